@@ -1,0 +1,4 @@
+//! Command.
+
+/// Placeholder.
+pub struct Command;

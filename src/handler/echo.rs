@@ -1,0 +1,4 @@
+//! Echo.
+
+/// Placeholder.
+pub struct Echo;

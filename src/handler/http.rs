@@ -1,0 +1,4 @@
+//! Http.
+
+/// Placeholder.
+pub struct Http;

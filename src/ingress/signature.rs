@@ -1,0 +1,1 @@
+//! Standard Webhooks v1 and shared secrets.

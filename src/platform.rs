@@ -1,0 +1,91 @@
+//! The platform seam: what an agent host says of a session, and how it takes a result.
+
+mod agents_api;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use secrecy::SecretString;
+
+pub use self::agents_api::AgentsApi;
+use crate::session::{CallKey, Session, SessionKey, ToolResult};
+
+/// A configured account at an agent host.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub name: String,
+    pub kind: Kind,
+    /// How long a call may stay unanswered, from when it was first seen. Ends in an error result.
+    pub call_deadline: Duration,
+    pub webhook: WebhookConfig,
+}
+
+/// Which adapter speaks to it; `type` in the config.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// OpenAI's Agents API and whoever speaks it.
+    AgentsApi { base_url: String, api_key: SecretString },
+}
+
+/// How its webhooks are authenticated.
+#[derive(Clone, Debug)]
+pub enum WebhookConfig {
+    /// Standard Webhooks v1: any of the secrets may have signed.
+    Standard { secrets: Vec<SecretString>, tolerance: Duration },
+    /// A pre-shared value in a header, for platforms that sign nothing.
+    SharedSecret { header: String, secrets: Vec<SecretString> },
+    /// `insecure: true`: anybody may wake a session. Warns at every start.
+    Insecure,
+}
+
+/// A result in the exact bytes that are stored before they are sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Submission {
+    pub body: Vec<u8>,
+    pub idempotency_key: String,
+}
+
+/// What became of a submission.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Submitted {
+    /// 2xx. Accepted is not applied: the call may linger in the pending list.
+    Accepted,
+    /// Only reading the session again tells: 409, or an unknown call that did not register in time.
+    Unclear { detail: String },
+    /// Try again: throttled, server fault, no connection.
+    Retry { after: Option<Duration>, detail: String },
+    /// Our credentials are refused (401, 403): stop asking, readiness turns red.
+    Unauthorized { detail: String },
+    /// Too large (413, or more than the platform's known cap): answer with something smaller.
+    TooLarge { detail: String },
+    /// Refused for good.
+    Refused { detail: String },
+    /// The session is deleted.
+    Gone,
+}
+
+/// Why a session could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Deleted, or never existed (a test webhook): nothing to do.
+    #[error("the session is gone")]
+    Gone,
+    /// Our credentials are refused (401, 403).
+    #[error("{detail}")]
+    Unauthorized { detail: String },
+    /// Throttled, server fault, no connection, an answer that is no session.
+    #[error("{detail}")]
+    Retryable { after: Option<Duration>, detail: String },
+}
+
+#[async_trait]
+pub trait Platform: Send + Sync {
+    /// The session with its pending list. The only authority on what is to be done.
+    async fn retrieve(&self, session: &SessionKey) -> Result<Session, Error>;
+
+    /// The result in the platform's form; `generation` grows when a stored result must be replaced.
+    fn encode(&self, call: &CallKey, result: &ToolResult, generation: u32) -> Submission;
+
+    /// Posts one stored result. Safe to repeat with the same bytes and key.
+    async fn submit(&self, call: &CallKey, submission: &Submission) -> Submitted;
+}

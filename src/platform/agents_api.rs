@@ -1,0 +1,4 @@
+//! AgentsApi.
+
+/// Placeholder.
+pub struct AgentsApi;

@@ -1,0 +1,4 @@
+//! Embedded.
+
+/// Placeholder.
+pub struct Embedded;

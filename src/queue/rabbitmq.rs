@@ -1,0 +1,4 @@
+//! RabbitMq.
+
+/// Placeholder.
+pub struct RabbitMq;

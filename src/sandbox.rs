@@ -1,0 +1,1 @@
+//! A local Agents API with a scripted model, for trying handlers, for the demo and for tests.

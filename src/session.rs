@@ -1,0 +1,146 @@
+//! The vocabulary: what a platform's session waits for, and what goes back to it. Plain data, no behaviour of a seam.
+
+use std::{fmt, fmt::Write as _, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+/// One session at one configured platform: the unit of work.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SessionKey {
+    /// Name of the platform in the config.
+    pub platform: Arc<str>,
+    /// The platform's id of the session. Comes from outside: never part of a path before it is escaped.
+    pub session: Arc<str>,
+}
+
+impl SessionKey {
+    pub fn new(platform: impl Into<Arc<str>>, session: impl Into<Arc<str>>) -> Self {
+        Self { platform: platform.into(), session: session.into() }
+    }
+}
+
+impl fmt::Display for SessionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.platform, self.session)
+    }
+}
+
+/// "This session may have pending calls": what the queue carries. A hint, never the truth.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActionRequired {
+    #[serde(flatten)]
+    pub session: SessionKey,
+    /// The delivery's `webhook-id`, or what else started this look at the session (`scheduler`, `cli`…).
+    pub event: String,
+    /// When the webhook was accepted, Unix milliseconds; for the latency metric only.
+    pub accepted_at: i64,
+    /// W3C `traceparent` of the webhook's span.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+}
+
+/// The whole key of a call. Models repeat bare call ids (`call_0`), so the call id alone names nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CallKey {
+    pub session: SessionKey,
+    /// Empty where the platform has no turns.
+    pub turn: Arc<str>,
+    pub call_id: Arc<str>,
+}
+
+impl CallKey {
+    pub fn new(session: SessionKey, turn: impl Into<Arc<str>>, call_id: impl Into<Arc<str>>) -> Self {
+        Self { session, turn: turn.into(), call_id: call_id.into() }
+    }
+
+    /// The key a handler may deduplicate on: the same for every attempt of one call, ASCII, 37 bytes.
+    pub fn handler_idempotency_key(&self) -> String {
+        format!("call-{}", self.digest())
+    }
+
+    /// The key of a submission; `generation` grows when a result had to change after it was sent.
+    pub fn submission_idempotency_key(&self, generation: u32) -> String {
+        match generation {
+            0 => format!("result-{}", self.digest()),
+            n => format!("result-{}-{n}", self.digest()),
+        }
+    }
+
+    /// 128 bits of SHA-256 over the length-prefixed parts.
+    fn digest(&self) -> String {
+        let mut hash = Sha256::new();
+        for part in [&self.session.platform, &self.session.session, &self.turn, &self.call_id] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part.as_bytes());
+        }
+        hash.finalize()[..16].iter().fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+    }
+}
+
+impl fmt::Display for CallKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.session, self.turn, self.call_id)
+    }
+}
+
+/// What the platform says of a session.
+#[derive(Clone, Debug)]
+pub struct Session {
+    pub key: SessionKey,
+    /// `requires_action`, `idle`, … or a word that did not exist when this was written. Informative only.
+    pub status: String,
+    pub metadata: Arc<Map<String, Value>>,
+    /// The authoritative pending list, looked at in every status.
+    pub required_actions: Vec<RequiredAction>,
+}
+
+/// One thing a session waits for.
+#[derive(Clone, Debug)]
+pub enum RequiredAction {
+    FunctionCall(FunctionCall),
+    /// An approval, an environment connection, a type of tomorrow, or an item that cannot be read: not ours to run.
+    Other {
+        kind: String,
+    },
+}
+
+/// A call the platform lists as pending.
+#[derive(Clone, Debug)]
+pub struct FunctionCall {
+    pub key: CallKey,
+    pub name: String,
+    /// The raw JSON text of `arguments`, an object or a string that holds one. Read by `arguments::Arguments::parse`,
+    /// so that what one call carries cannot hurt the reading of its session. `None` where the field is missing.
+    pub arguments: Option<Arc<str>>,
+}
+
+/// What a call ends in: goes back to the platform whatever it is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToolResult {
+    Success(Output),
+    /// A sentence for the model: what is wrong and what to change.
+    Error(String),
+}
+
+/// A successful handler's output.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    Text(String),
+    Content(Vec<Part>),
+}
+
+/// One part of a content array.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type")]
+pub enum Part {
+    #[serde(rename = "input_text")]
+    Text { text: String },
+    /// An `https:` or `data:image/…;base64,` URL.
+    #[serde(rename = "input_image")]
+    Image { image_url: String },
+}
