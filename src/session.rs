@@ -30,12 +30,14 @@ impl fmt::Display for SessionKey {
 /// "This session may have pending calls": what the queue carries. A hint, never the truth.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActionRequired {
-    #[serde(flatten)]
     pub session: SessionKey,
     /// The delivery's `webhook-id`, or what else started this look at the session (`scheduler`, `cli`…).
     pub event: String,
     /// When the webhook was accepted, Unix milliseconds; for the latency metric only.
     pub accepted_at: i64,
+    /// How often this session was postponed in a row, for the backoff.
+    #[serde(default)]
+    pub tries: u32,
     /// W3C `traceparent` of the webhook's span.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
