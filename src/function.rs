@@ -5,6 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
+pub use crate::session::IfInterrupted;
 use crate::{handler, handler::Handler, retry, schema::Schema};
 
 /// A function as the config says it.
@@ -21,17 +22,6 @@ pub struct Config {
     pub concurrency: Option<usize>,
     /// Names of the platforms it answers; all of them where empty.
     pub platforms: Vec<String>,
-}
-
-/// What happens to a call whose handler may have run but left no result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IfInterrupted {
-    /// Run it again; the handler sees the same idempotency key.
-    Rerun,
-    /// Tell the agent that the outcome is unknown.
-    Fail,
-    /// Wait for an operator.
-    Hold,
 }
 
 /// A function ready to be called.

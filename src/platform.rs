@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use secrecy::SecretString;
 
 pub use self::agents_api::AgentsApi;
+pub use crate::session::Submission;
 use crate::session::{CallKey, Session, SessionKey, ToolResult};
 
 /// A configured account at an agent host.
@@ -36,13 +37,6 @@ pub enum WebhookConfig {
     SharedSecret { header: String, secrets: Vec<SecretString> },
     /// `insecure: true`: anybody may wake a session. Warns at every start.
     Insecure,
-}
-
-/// A result in the exact bytes that are stored before they are sent.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Submission {
-    pub body: Vec<u8>,
-    pub idempotency_key: String,
 }
 
 /// What became of a submission.

@@ -146,3 +146,21 @@ pub enum Part {
     #[serde(rename = "input_image")]
     Image { image_url: String },
 }
+
+/// A result in the exact bytes that are stored before they are sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Submission {
+    pub body: Vec<u8>,
+    pub idempotency_key: String,
+}
+
+/// What happens to a call whose handler may have run but left no result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IfInterrupted {
+    /// Run it again; the handler sees the same idempotency key.
+    Rerun,
+    /// Tell the agent that the outcome is unknown.
+    Fail,
+    /// Wait for an operator.
+    Hold,
+}

@@ -1,8 +1,25 @@
-//! The store seam: the ledger of calls and the clock.
+//! The store seam: the ledger of calls, the due times of sessions, and the clock that judges both.
+//!
+//! Every write takes many rows, because commits are the largest cost of this job: [`Ledger`] groups what concurrent calls
+//! write. Durations cross this boundary, never instants: the database's clock alone says what has run out.
 
-use std::time::Duration;
+mod group;
+mod judge;
+mod ledger;
+mod postgres;
+mod sqlite;
 
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
 use secrecy::SecretString;
+
+pub use self::{
+    ledger::Ledger,
+    postgres::Postgres,
+    sqlite::{Database, Sqlite},
+};
+use crate::session::{CallKey, IfInterrupted, SessionKey, Submission};
 
 /// `store` in the config.
 #[derive(Clone, Debug)]
@@ -13,4 +30,170 @@ pub struct Config {
     pub max_connections: u32,
     /// How long one statement may take before the store counts as away.
     pub timeout: Duration,
+}
+
+/// The store could not answer: away, full, or out of time. Trying again later is right.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{detail}")]
+pub struct Error {
+    pub detail: Arc<str>,
+}
+
+impl Error {
+    pub fn new(detail: impl std::fmt::Display) -> Self {
+        Self { detail: detail.to_string().into() }
+    }
+}
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Asks for the right to run a call's handler.
+#[derive(Clone, Debug)]
+pub struct ClaimRequest {
+    pub key: CallKey,
+    pub function: String,
+    /// How long the claim holds without being renewed.
+    pub lease: Duration,
+    /// How long the call may stay unanswered, counted from its first claim.
+    pub deadline: Duration,
+    pub if_interrupted: IfInterrupted,
+    /// The last holder's connection died: a call that may be rerun is taken over before its lease ends.
+    pub takeover: bool,
+}
+
+/// The answer to a claim: what to do next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Claim {
+    /// Run the handler.
+    Run(Lease),
+    /// A handler may have run and left no result; the function must not be run again: answer that.
+    Interrupted(Lease),
+    /// The call's deadline has passed without a result: answer that.
+    Expired(Lease),
+    /// A result is there: submit it.
+    Stored(Stored),
+    /// Somebody has it, or it is not due: look again after this time.
+    Busy(Duration),
+    /// It waits for somebody else (an operator's decision).
+    Held,
+    /// The platform refused its result for good.
+    Refused,
+}
+
+/// The right to run a handler and to complete its call, until somebody holds a higher fence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lease {
+    pub key: CallKey,
+    pub fence: i64,
+    /// Starts of the handler, this one included.
+    pub attempt: u32,
+    /// What is left of the call's time.
+    pub deadline: Duration,
+}
+
+/// A stored result: what is submitted, whoever submits it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stored {
+    pub key: CallKey,
+    pub function: String,
+    pub fence: i64,
+    pub success: bool,
+    pub submission: Submission,
+    pub generation: u32,
+    /// How often a submission of it was accepted.
+    pub submissions: u32,
+}
+
+/// Stores a result under its call. Only the holder of the highest fence can.
+#[derive(Clone, Debug)]
+pub struct Completion {
+    pub stored: Stored,
+    /// What a person should know of a failure; never what the model reads.
+    pub detail: Option<String>,
+}
+
+/// Moves a call on. Only under the fence that the mover knows.
+#[derive(Clone, Debug)]
+pub struct Mark {
+    pub key: CallKey,
+    pub fence: i64,
+    pub transition: Transition,
+    pub detail: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transition {
+    /// The handler still runs: the claim holds this much longer.
+    Renewed(Duration),
+    /// The holder stops without a result: anybody may judge the call at once.
+    Released,
+    /// The handler failed retryably: not before this time again.
+    Retrying(Duration),
+    /// Accepted, but still pending: submitted again unless it is gone by then.
+    Submitted(Duration),
+    /// Accepted, and no longer pending.
+    Settled,
+    /// Refused for good; kept for an operator.
+    Refused,
+    /// No longer pending although we did not settle it.
+    Obsolete,
+}
+
+/// A call of a session that is neither settled nor refused nor obsolete.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unfinished {
+    pub key: CallKey,
+    pub function: String,
+    pub fence: i64,
+    /// The result, where there is one.
+    pub stored: Option<Stored>,
+}
+
+/// "Look at this session again then."
+#[derive(Clone, Debug, PartialEq)]
+pub struct Due {
+    pub session: SessionKey,
+    pub after: Duration,
+    /// How often it was postponed in a row.
+    pub tries: u32,
+    pub accepted_at: i64,
+    pub traceparent: Option<String>,
+}
+
+/// A due session that the scheduler holds until it has published it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Taken {
+    pub due: Due,
+    /// Names this holding; whoever forgets must name it.
+    pub held_until: i64,
+}
+
+/// Rows in, rows out: each answer stands at its question's place.
+#[async_trait]
+pub trait Store: Send + Sync {
+    /// Creates or updates the schema. Needed once before anything else.
+    async fn migrate(&self) -> Result<()>;
+
+    async fn claim(&self, requests: &[ClaimRequest]) -> Result<Vec<Claim>>;
+
+    /// `false` where somebody else holds a higher fence: that result is lost, theirs counts.
+    async fn complete(&self, completions: &[Completion]) -> Result<Vec<bool>>;
+
+    /// `false` where somebody else holds a higher fence, or the call is settled.
+    async fn mark(&self, marks: &[Mark]) -> Result<Vec<bool>>;
+
+    /// What the ledger holds of a session's business that has not ended.
+    async fn unfinished(&self, session: &SessionKey) -> Result<Vec<Unfinished>>;
+
+    /// Notes when sessions are due; an earlier time that stands already is kept.
+    async fn postpone(&self, dues: &[Due]) -> Result<()>;
+
+    /// Takes at most `limit` sessions that are due and holds them for `hold`, so that several schedulers share them.
+    async fn due(&self, limit: usize, hold: Duration) -> Result<Vec<Taken>>;
+
+    /// Removes taken sessions once they are published, unless they were postponed anew.
+    async fn forget(&self, taken: &[Taken]) -> Result<()>;
+
+    /// How many sessions have a due time that has passed.
+    async fn overdue(&self) -> Result<u64>;
 }

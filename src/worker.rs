@@ -1,6 +1,25 @@
-//! Takes deliveries, one permit each, and reconciles their sessions.
+//! Takes deliveries, one permit each, and reconciles their sessions; ends without losing or repeating anything.
 
-use std::time::Duration;
+mod account;
+mod answer;
+mod reconcile;
+mod scheduler;
+mod sessions;
+mod submit;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use tokio::sync::Semaphore;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+pub use self::account::Account;
+use self::sessions::Sessions;
+use crate::{
+    function::Registry,
+    metrics::Metrics,
+    queue::{Consumer, SharedQueue},
+    store::Ledger,
+};
 
 /// `worker` in the config.
 #[derive(Clone, Debug)]
@@ -23,4 +42,73 @@ pub enum UnknownFunctions {
     Leave,
     /// Answer with an error result.
     Fail,
+}
+
+/// What a worker works with.
+pub struct Worker {
+    pub config: Config,
+    pub queue: SharedQueue,
+    pub ledger: Ledger,
+    /// By the platform's name.
+    pub accounts: HashMap<Arc<str>, Arc<Account>>,
+    pub functions: Arc<Registry>,
+    pub metrics: Metrics,
+    /// Cancelled when work must end now: handlers stop, leases are released, deliveries go back.
+    pub force: CancellationToken,
+}
+
+impl Worker {
+    /// Works until `stop`; then takes nothing new, finishes what it holds within the grace period, and gives the rest back.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let scheduler = tokio::spawn(scheduler::run(self.clone(), stop.clone()));
+        let mut consumer = self.queue.consume().await;
+        let tracker = TaskTracker::new();
+        self.take(&mut *consumer, &tracker, &stop).await;
+        consumer.cancel().await;
+        tracker.close();
+        self.drain(&tracker).await;
+        let _ = scheduler.await;
+    }
+
+    async fn take(self: &Arc<Self>, consumer: &mut dyn Consumer, tracker: &TaskTracker, stop: &CancellationToken) {
+        let permits = Arc::new(Semaphore::new(self.config.concurrency));
+        let sessions = Arc::new(Sessions::default());
+        loop {
+            let permit = tokio::select! {
+                permit = permits.clone().acquire_owned() => permit,
+                () = stop.cancelled() => return,
+            };
+            let delivery = tokio::select! {
+                delivery = consumer.next() => delivery,
+                () = stop.cancelled() => return,
+            };
+            let (Ok(permit), Some(delivery)) = (permit, delivery) else { return };
+            if let Some(delivery) = sessions.join(delivery) {
+                let (worker, sessions) = (self.clone(), sessions.clone());
+                tracker.spawn(async move {
+                    sessions.work(&worker, delivery).await;
+                    drop(permit);
+                });
+            }
+        }
+    }
+
+    async fn drain(&self, tracker: &TaskTracker) {
+        if !tracker.is_empty() {
+            tracing::info!(sessions = tracker.len(), grace = ?self.config.grace_period, "finishing what is held");
+        }
+        tokio::select! {
+            () = tracker.wait() => return,
+            () = tokio::time::sleep(self.config.grace_period) => {}
+            () = self.force.cancelled() => {}
+        }
+        tracing::warn!(sessions = tracker.len(), "grace period over: giving back what is not finished");
+        self.force.cancel();
+        if tokio::time::timeout(Duration::from_secs(5), tracker.wait()).await.is_err() {
+            tracing::error!(
+                sessions = tracker.len(),
+                "some sessions could not be given back; the queue delivers them again"
+            );
+        }
+    }
 }

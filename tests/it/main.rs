@@ -1,1 +1,6 @@
-fn main() {}
+//! The program driven from outside. One binary, so that it links once.
+
+#![allow(clippy::unwrap_used)]
+
+mod services;
+mod store_contract;

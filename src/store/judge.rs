@@ -1,0 +1,127 @@
+//! What a claim on a row that exists already means. Pure: both databases ask here.
+
+use std::time::Duration;
+
+use super::{Claim, ClaimRequest, Lease, Stored, Transition, Unfinished};
+use crate::session::{CallKey, IfInterrupted, Submission};
+
+/// One row of `calls`.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) state: String,
+    pub(super) function: String,
+    pub(super) attempt: i64,
+    pub(super) fence: i64,
+    pub(super) until_at: i64,
+    pub(super) deadline_at: i64,
+    pub(super) success: Option<bool>,
+    pub(super) body: Option<Vec<u8>>,
+    pub(super) idempotency_key: Option<String>,
+    pub(super) generation: i64,
+    pub(super) submissions: i64,
+}
+
+/// Either an answer, or a step to take under the row's present fence.
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    Answer(Claim),
+    /// Raise fence and attempt, start a lease, answer with what `Claim` says.
+    Take(Claim),
+    /// Put it in state `interrupted` for an operator.
+    Hold,
+}
+
+/// `now` is the database's clock in Unix milliseconds.
+pub(super) fn judge(request: &ClaimRequest, row: &Row, now: i64) -> Verdict {
+    if let Some(stored) = row.stored(&request.key) {
+        return match row.state.as_str() {
+            "submitted" if row.until_at > now => Verdict::Answer(Claim::Busy(millis(row.until_at - now))),
+            "refused" => Verdict::Answer(Claim::Refused),
+            _ => Verdict::Answer(Claim::Stored(stored)),
+        };
+    }
+    let lease = Lease {
+        key: request.key.clone(),
+        fence: row.fence + 1,
+        attempt: u32::try_from(row.attempt + 1).unwrap_or(u32::MAX),
+        deadline: millis(row.deadline_at - now),
+    };
+    let expired = row.deadline_at <= now;
+    match row.state.as_str() {
+        "claimed" => {
+            let rerun = request.if_interrupted == IfInterrupted::Rerun;
+            if row.until_at > now && !(request.takeover && rerun) {
+                return Verdict::Answer(Claim::Busy(millis(row.until_at - now)));
+            }
+            match request.if_interrupted {
+                IfInterrupted::Hold => Verdict::Hold,
+                IfInterrupted::Fail => Verdict::Take(Claim::Interrupted(lease)),
+                IfInterrupted::Rerun if expired => Verdict::Take(Claim::Expired(lease)),
+                IfInterrupted::Rerun => Verdict::Take(Claim::Run(lease)),
+            }
+        }
+        _ if expired => Verdict::Take(Claim::Expired(lease)),
+        "retrying" if row.until_at > now => Verdict::Answer(Claim::Busy(millis(row.until_at - now))),
+        "waiting" | "interrupted" => Verdict::Answer(Claim::Held),
+        _ => Verdict::Take(Claim::Run(lease)),
+    }
+}
+
+impl Row {
+    fn stored(&self, key: &CallKey) -> Option<Stored> {
+        Some(Stored {
+            key: key.clone(),
+            function: self.function.clone(),
+            fence: self.fence,
+            success: self.success?,
+            submission: Submission { body: self.body.clone()?, idempotency_key: self.idempotency_key.clone()? },
+            generation: u32::try_from(self.generation).ok()?,
+            submissions: u32::try_from(self.submissions).unwrap_or(u32::MAX),
+        })
+    }
+
+    pub(super) fn unfinished(self, key: CallKey) -> Unfinished {
+        let stored = self.stored(&key);
+        Unfinished { key, function: self.function, fence: self.fence, stored }
+    }
+}
+
+impl ClaimRequest {
+    /// The lease of whoever claims a call that nobody claimed before.
+    pub(super) fn first_lease(&self) -> Lease {
+        Lease { key: self.key.clone(), fence: 1, attempt: 1, deadline: self.deadline }
+    }
+}
+
+/// A transition in columns.
+pub(super) struct Move {
+    pub(super) state: &'static str,
+    /// Milliseconds from now for `until_at`.
+    pub(super) until: i64,
+    /// 1 where a submission was accepted.
+    pub(super) accepted: i64,
+}
+
+impl Move {
+    pub(super) fn of(transition: Transition) -> Self {
+        let (state, until, accepted) = match transition {
+            Transition::Renewed(lease) => ("claimed", in_millis(lease), 0),
+            Transition::Released => ("claimed", 0, 0),
+            Transition::Retrying(after) => ("retrying", in_millis(after), 0),
+            Transition::Submitted(confirm) => ("submitted", in_millis(confirm), 1),
+            Transition::Settled => ("settled", 0, 1),
+            Transition::Refused => ("refused", 0, 0),
+            Transition::Obsolete => ("obsolete", 0, 0),
+        };
+        Self { state, until, accepted }
+    }
+}
+
+pub(super) fn millis(ms: i64) -> Duration {
+    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+}
+
+/// Whole milliseconds of a duration, for a column.
+pub(super) fn in_millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 4)
+}

@@ -1,0 +1,87 @@
+//! The store as one call sees it: single questions, grouped underneath by nature.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Claim, ClaimRequest, Completion, Due, Mark, Result, Store, Taken, Unfinished, group::Group};
+use crate::session::SessionKey;
+
+/// Questions that share one statement at most.
+const BATCH: usize = 128;
+
+/// A cheap handle on a store.
+#[derive(Clone)]
+pub struct Ledger {
+    store: Arc<dyn Store>,
+    groups: Arc<Groups>,
+}
+
+struct Groups {
+    claims: Group<ClaimRequest, Claim>,
+    completions: Group<Completion, bool>,
+    marks: Group<Mark, bool>,
+    dues: Group<Due, ()>,
+}
+
+impl Ledger {
+    /// Needs a running runtime. `timeout` bounds every statement.
+    pub fn new(store: Arc<dyn Store>, timeout: Duration) -> Self {
+        let (claims, completions, marks, dues) = (store.clone(), store.clone(), store.clone(), store.clone());
+        let groups = Groups {
+            claims: Group::spawn(BATCH, timeout, move |batch: Vec<ClaimRequest>| {
+                let store = claims.clone();
+                async move { store.claim(&batch).await }
+            }),
+            completions: Group::spawn(BATCH, timeout, move |batch: Vec<Completion>| {
+                let store = completions.clone();
+                async move { store.complete(&batch).await }
+            }),
+            marks: Group::spawn(BATCH, timeout, move |batch: Vec<Mark>| {
+                let store = marks.clone();
+                async move { store.mark(&batch).await }
+            }),
+            dues: Group::spawn(BATCH, timeout, move |batch: Vec<Due>| {
+                let store = dues.clone();
+                async move { store.postpone(&batch).await.map(|()| vec![(); batch.len()]) }
+            }),
+        };
+        Self { store, groups: Arc::new(groups) }
+    }
+
+    pub async fn claim(&self, request: ClaimRequest) -> Result<Claim> {
+        self.groups.claims.ask(request).await
+    }
+
+    /// `false`: somebody else holds the call by now.
+    pub async fn complete(&self, completion: Completion) -> Result<bool> {
+        self.groups.completions.ask(completion).await
+    }
+
+    /// `false`: somebody else holds the call by now, or it is settled.
+    pub async fn mark(&self, mark: Mark) -> Result<bool> {
+        self.groups.marks.ask(mark).await
+    }
+
+    pub async fn postpone(&self, due: Due) -> Result<()> {
+        self.groups.dues.ask(due).await
+    }
+
+    pub async fn unfinished(&self, session: &SessionKey) -> Result<Vec<Unfinished>> {
+        self.store.unfinished(session).await
+    }
+
+    pub async fn due(&self, limit: usize, hold: Duration) -> Result<Vec<Taken>> {
+        self.store.due(limit, hold).await
+    }
+
+    pub async fn forget(&self, taken: &[Taken]) -> Result<()> {
+        self.store.forget(taken).await
+    }
+
+    pub async fn overdue(&self) -> Result<u64> {
+        self.store.overdue().await
+    }
+
+    pub async fn migrate(&self) -> Result<()> {
+        self.store.migrate().await
+    }
+}

@@ -1,0 +1,35 @@
+-- Every call, keyed by platform, session, turn and call id. Times are Unix milliseconds by the database's clock.
+CREATE TABLE calls (
+    platform        TEXT   NOT NULL,
+    session         TEXT   NOT NULL,
+    turn            TEXT   NOT NULL,
+    call_id         TEXT   NOT NULL,
+    function        TEXT   NOT NULL,
+    state           TEXT   NOT NULL,
+    attempt         BIGINT NOT NULL,
+    fence           BIGINT NOT NULL,
+    until_at        BIGINT NOT NULL,
+    deadline_at     BIGINT NOT NULL,
+    success         BOOLEAN,
+    body            BYTEA,
+    idempotency_key TEXT,
+    generation      BIGINT NOT NULL DEFAULT 0,
+    submissions     BIGINT NOT NULL DEFAULT 0,
+    detail          TEXT,
+    created_at      BIGINT NOT NULL,
+    updated_at      BIGINT NOT NULL,
+    PRIMARY KEY (platform, session, turn, call_id)
+) WITH (fillfactor = 70);
+
+-- Sessions that are to be looked at again at a time; held while a scheduler publishes them.
+CREATE TABLE due (
+    platform    TEXT   NOT NULL,
+    session     TEXT   NOT NULL,
+    at          BIGINT NOT NULL,
+    held_until  BIGINT NOT NULL DEFAULT 0,
+    tries       BIGINT NOT NULL,
+    accepted_at BIGINT NOT NULL,
+    traceparent TEXT,
+    PRIMARY KEY (platform, session)
+);
+CREATE INDEX due_at ON due (at);

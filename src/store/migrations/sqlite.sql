@@ -1,0 +1,45 @@
+-- Every call, keyed by platform, session, turn and call id. Times are Unix milliseconds by the database's clock.
+CREATE TABLE calls (
+    platform        TEXT    NOT NULL,
+    session         TEXT    NOT NULL,
+    turn            TEXT    NOT NULL,
+    call_id         TEXT    NOT NULL,
+    function        TEXT    NOT NULL,
+    state           TEXT    NOT NULL,
+    attempt         INTEGER NOT NULL,
+    fence           INTEGER NOT NULL,
+    until_at        INTEGER NOT NULL,
+    deadline_at     INTEGER NOT NULL,
+    success         INTEGER,
+    body            BLOB,
+    idempotency_key TEXT,
+    generation      INTEGER NOT NULL DEFAULT 0,
+    submissions     INTEGER NOT NULL DEFAULT 0,
+    detail          TEXT,
+    created_at      INTEGER NOT NULL,
+    updated_at      INTEGER NOT NULL,
+    PRIMARY KEY (platform, session, turn, call_id)
+) WITHOUT ROWID;
+
+-- Sessions that are to be looked at again at a time; held while a scheduler publishes them.
+CREATE TABLE due (
+    platform    TEXT    NOT NULL,
+    session     TEXT    NOT NULL,
+    at          INTEGER NOT NULL,
+    held_until  INTEGER NOT NULL DEFAULT 0,
+    tries       INTEGER NOT NULL,
+    accepted_at INTEGER NOT NULL,
+    traceparent TEXT,
+    PRIMARY KEY (platform, session)
+) WITHOUT ROWID;
+CREATE INDEX due_at ON due (at);
+
+-- The embedded queue. `taken` rows are held by this process or were when it died; dead rows have a reason.
+CREATE TABLE queue (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    message    TEXT    NOT NULL,
+    deliveries INTEGER NOT NULL DEFAULT 0,
+    taken      INTEGER NOT NULL DEFAULT 0,
+    reason     TEXT
+);
+CREATE INDEX queue_ready ON queue (id) WHERE taken = 0 AND reason IS NULL;

@@ -1,0 +1,271 @@
+//! The ledger in PostgreSQL: every batch is one statement over arrays, planned by key.
+
+use std::{collections::HashSet, str::FromStr, time::Duration};
+
+use async_trait::async_trait;
+use secrecy::ExposeSecret;
+use sqlx::{
+    PgPool, Row as _,
+    migrate::{Migration, MigrationType, Migrator},
+    postgres::{PgConnectOptions, PgPoolOptions, PgRow},
+};
+
+use super::{
+    Claim, ClaimRequest, Completion, Config, Due, Error, Mark, Result, Store, Taken, Unfinished,
+    judge::{Move, Row, Verdict, in_millis, judge},
+};
+use crate::session::{CallKey, SessionKey};
+
+mod statements;
+use statements as sql;
+
+pub struct Postgres {
+    pool: PgPool,
+}
+
+impl Postgres {
+    /// Does not connect yet; every statement connects again when the database was away.
+    pub fn new(config: &Config) -> Result<Self> {
+        let options = PgConnectOptions::from_str(config.url.expose_secret())
+            .map_err(|_| Error::new("store.url: not a postgres:// URL"))?
+            .application_name("actiond")
+            // A new table has no statistics, and a batch joined by scan or hash reads all of it: only plans by key.
+            .options([
+                ("enable_seqscan", "off".to_owned()),
+                ("enable_hashjoin", "off".to_owned()),
+                ("enable_mergejoin", "off".to_owned()),
+                ("statement_timeout", in_millis(config.timeout).to_string()),
+            ]);
+        let pool = PgPoolOptions::new()
+            .max_connections(config.max_connections.max(1))
+            .acquire_timeout(config.timeout)
+            .connect_lazy_with(options);
+        Ok(Self { pool })
+    }
+
+    /// The second step of a claim, for rows that were there already: read, judge, and take under the fence that was read.
+    async fn contest(&self, request: &ClaimRequest) -> Result<Claim> {
+        let found = bind_key(sqlx::query(sql::READ), &request.key).fetch_optional(&self.pool).await?;
+        let Some(found) = found else {
+            return Ok(Claim::Busy(Duration::from_millis(100)));
+        };
+        let row = read_row(&found)?;
+        let (verdict, claim) = match judge(request, &row, found.try_get("now")?) {
+            Verdict::Answer(claim) => return Ok(claim),
+            Verdict::Take(claim) => ("claimed", claim),
+            Verdict::Hold => ("interrupted", Claim::Held),
+        };
+        let taken = bind_key(sqlx::query(sql::TAKE), &request.key)
+            .bind(row.fence)
+            .bind(&row.state)
+            .bind(verdict)
+            .bind(in_millis(request.lease))
+            .execute(&self.pool)
+            .await?;
+        Ok(if taken.rows_affected() == 1 { claim } else { Claim::Busy(Duration::from_millis(100)) })
+    }
+}
+
+#[async_trait]
+impl Store for Postgres {
+    async fn migrate(&self) -> Result<()> {
+        let first = Migration::new(
+            1,
+            "calls and due times".into(),
+            MigrationType::Simple,
+            sqlx::SqlSafeStr::into_sql_str(include_str!("migrations/postgres.sql")),
+            false,
+        );
+        let migrator = Migrator { migrations: vec![first].into(), ..Migrator::DEFAULT };
+        migrator.run(&self.pool).await.map_err(Error::new)
+    }
+
+    async fn claim(&self, requests: &[ClaimRequest]) -> Result<Vec<Claim>> {
+        let mut sorted: Vec<&ClaimRequest> = requests.iter().collect();
+        sorted.sort_by(|a, b| a.key.cmp(&b.key));
+        let keys = Keys::of(sorted.iter().map(|r| &r.key));
+        let inserted = sqlx::query(sql::CLAIM)
+            .bind(keys.platforms)
+            .bind(keys.sessions)
+            .bind(keys.turns)
+            .bind(keys.call_ids)
+            .bind(sorted.iter().map(|r| r.function.as_str()).collect::<Vec<_>>())
+            .bind(sorted.iter().map(|r| in_millis(r.lease)).collect::<Vec<_>>())
+            .bind(sorted.iter().map(|r| in_millis(r.deadline)).collect::<Vec<_>>())
+            .fetch_all(&self.pool)
+            .await?;
+        let mut fresh = inserted.iter().map(read_key).collect::<Result<HashSet<_>>>()?;
+        let mut claims = Vec::with_capacity(requests.len());
+        for request in requests {
+            claims.push(match fresh.remove(&request.key) {
+                true => Claim::Run(request.first_lease()),
+                false => self.contest(request).await?,
+            });
+        }
+        Ok(claims)
+    }
+
+    async fn complete(&self, completions: &[Completion]) -> Result<Vec<bool>> {
+        let keys = Keys::of(completions.iter().map(|c| &c.stored.key));
+        let done = sqlx::query(sql::COMPLETE)
+            .bind(keys.platforms)
+            .bind(keys.sessions)
+            .bind(keys.turns)
+            .bind(keys.call_ids)
+            .bind(completions.iter().map(|c| c.stored.fence).collect::<Vec<_>>())
+            .bind(completions.iter().map(|c| c.stored.success).collect::<Vec<_>>())
+            .bind(completions.iter().map(|c| c.stored.submission.body.as_slice()).collect::<Vec<_>>())
+            .bind(completions.iter().map(|c| c.stored.submission.idempotency_key.as_str()).collect::<Vec<_>>())
+            .bind(completions.iter().map(|c| i64::from(c.stored.generation)).collect::<Vec<_>>())
+            .bind(completions.iter().map(|c| clean(c.detail.as_deref())).collect::<Vec<_>>())
+            .fetch_all(&self.pool)
+            .await?;
+        places(&done, completions.len())
+    }
+
+    async fn mark(&self, marks: &[Mark]) -> Result<Vec<bool>> {
+        let keys = Keys::of(marks.iter().map(|m| &m.key));
+        let moves: Vec<Move> = marks.iter().map(|m| Move::of(m.transition)).collect();
+        let done = sqlx::query(sql::MARK)
+            .bind(keys.platforms)
+            .bind(keys.sessions)
+            .bind(keys.turns)
+            .bind(keys.call_ids)
+            .bind(marks.iter().map(|m| m.fence).collect::<Vec<_>>())
+            .bind(moves.iter().map(|m| m.state).collect::<Vec<_>>())
+            .bind(moves.iter().map(|m| m.until).collect::<Vec<_>>())
+            .bind(moves.iter().map(|m| m.accepted).collect::<Vec<_>>())
+            .bind(marks.iter().map(|m| clean(m.detail.as_deref())).collect::<Vec<_>>())
+            .fetch_all(&self.pool)
+            .await?;
+        places(&done, marks.len())
+    }
+
+    async fn unfinished(&self, session: &SessionKey) -> Result<Vec<Unfinished>> {
+        let rows =
+            sqlx::query(sql::UNFINISHED).bind(&*session.platform).bind(&*session.session).fetch_all(&self.pool).await?;
+        rows.iter().map(|row| Ok(read_row(row)?.unfinished(read_key(row)?))).collect()
+    }
+
+    async fn postpone(&self, dues: &[Due]) -> Result<()> {
+        let mut sorted: Vec<&Due> = dues.iter().collect();
+        sorted.sort_by(|a, b| (&a.session, a.after).cmp(&(&b.session, b.after)));
+        sorted.dedup_by(|a, b| a.session == b.session);
+        sqlx::query(sql::POSTPONE)
+            .bind(sorted.iter().map(|d| &*d.session.platform).collect::<Vec<_>>())
+            .bind(sorted.iter().map(|d| &*d.session.session).collect::<Vec<_>>())
+            .bind(sorted.iter().map(|d| in_millis(d.after)).collect::<Vec<_>>())
+            .bind(sorted.iter().map(|d| i64::from(d.tries)).collect::<Vec<_>>())
+            .bind(sorted.iter().map(|d| d.accepted_at).collect::<Vec<_>>())
+            .bind(sorted.iter().map(|d| d.traceparent.as_deref()).collect::<Vec<_>>())
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    async fn due(&self, limit: usize, hold: Duration) -> Result<Vec<Taken>> {
+        let rows = sqlx::query(sql::DUE)
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .bind(in_millis(hold))
+            .fetch_all(&self.pool)
+            .await?;
+        rows.iter()
+            .map(|row| {
+                let due = Due {
+                    session: SessionKey::new(row.try_get::<&str, _>("platform")?, row.try_get::<&str, _>("session")?),
+                    after: Duration::ZERO,
+                    tries: u32::try_from(row.try_get::<i64, _>("tries")?).unwrap_or(u32::MAX),
+                    accepted_at: row.try_get("accepted_at")?,
+                    traceparent: row.try_get("traceparent")?,
+                };
+                Ok(Taken { due, held_until: row.try_get("held_until")? })
+            })
+            .collect()
+    }
+
+    async fn forget(&self, taken: &[Taken]) -> Result<()> {
+        sqlx::query(sql::FORGET)
+            .bind(taken.iter().map(|t| &*t.due.session.platform).collect::<Vec<_>>())
+            .bind(taken.iter().map(|t| &*t.due.session.session).collect::<Vec<_>>())
+            .bind(taken.iter().map(|t| t.held_until).collect::<Vec<_>>())
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    async fn overdue(&self) -> Result<u64> {
+        let count: i64 = sqlx::query(sql::OVERDUE).fetch_one(&self.pool).await?.try_get(0)?;
+        Ok(u64::try_from(count).unwrap_or(0))
+    }
+}
+
+/// The four key columns of a batch.
+struct Keys<'a> {
+    platforms: Vec<&'a str>,
+    sessions: Vec<&'a str>,
+    turns: Vec<&'a str>,
+    call_ids: Vec<&'a str>,
+}
+
+impl<'a> Keys<'a> {
+    fn of(keys: impl Iterator<Item = &'a CallKey>) -> Self {
+        let mut columns = Self { platforms: vec![], sessions: vec![], turns: vec![], call_ids: vec![] };
+        for key in keys {
+            columns.platforms.push(&key.session.platform);
+            columns.sessions.push(&key.session.session);
+            columns.turns.push(&key.turn);
+            columns.call_ids.push(&key.call_id);
+        }
+        columns
+    }
+}
+
+type PgQuery<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
+
+fn bind_key<'q>(query: PgQuery<'q>, key: &'q CallKey) -> PgQuery<'q> {
+    query.bind(&*key.session.platform).bind(&*key.session.session).bind(&*key.turn).bind(&*key.call_id)
+}
+
+/// Which of `count` places (1-based column `place`) the statement touched.
+fn places(rows: &[PgRow], count: usize) -> Result<Vec<bool>> {
+    let mut touched = vec![false; count];
+    for row in rows {
+        let place: i64 = row.try_get("place")?;
+        if let Some(flag) = usize::try_from(place - 1).ok().and_then(|i| touched.get_mut(i)) {
+            *flag = true;
+        }
+    }
+    Ok(touched)
+}
+
+fn read_key(row: &PgRow) -> Result<CallKey> {
+    let session = SessionKey::new(row.try_get::<&str, _>("platform")?, row.try_get::<&str, _>("session")?);
+    Ok(CallKey::new(session, row.try_get::<&str, _>("turn")?, row.try_get::<&str, _>("call_id")?))
+}
+
+fn read_row(row: &PgRow) -> Result<Row> {
+    Ok(Row {
+        state: row.try_get("state")?,
+        function: row.try_get("function")?,
+        attempt: row.try_get("attempt")?,
+        fence: row.try_get("fence")?,
+        until_at: row.try_get("until_at")?,
+        deadline_at: row.try_get("deadline_at")?,
+        success: row.try_get("success")?,
+        body: row.try_get("body")?,
+        idempotency_key: row.try_get("idempotency_key")?,
+        generation: row.try_get("generation")?,
+        submissions: row.try_get("submissions")?,
+    })
+}
+
+/// PostgreSQL keeps no U+0000 in text.
+fn clean(detail: Option<&str>) -> Option<String> {
+    detail.map(|text| text.replace('\0', "\u{fffd}"))
+}
+
+impl From<sqlx::Error> for Error {
+    fn from(error: sqlx::Error) -> Self {
+        Self::new(error)
+    }
+}

@@ -1,0 +1,84 @@
+//! The statements, each over arrays with one element a call. `now` is the database's clock in Unix milliseconds.
+
+pub(super) const CLAIM: &str = "
+    INSERT INTO calls (platform, session, turn, call_id, function, state, attempt, fence,
+                       until_at, deadline_at, created_at, updated_at)
+    SELECT platform, session, turn, call_id, function, 'claimed', 1, 1, now + lease, now + deadline, now, now
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[])
+             AS asked (platform, session, turn, call_id, function, lease, deadline),
+         (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
+    ON CONFLICT (platform, session, turn, call_id) DO NOTHING
+    RETURNING platform, session, turn, call_id";
+
+pub(super) const READ: &str = "
+    SELECT state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions,
+           (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
+    FROM calls WHERE platform = $1 AND session = $2 AND turn = $3 AND call_id = $4";
+
+/// $5 and $6 are fence and state as they were read: whoever came between makes this miss.
+pub(super) const TAKE: &str = "
+    UPDATE calls SET state = $7, fence = fence + 1, attempt = attempt + 1, until_at = now + $8, updated_at = now
+    FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
+    WHERE platform = $1 AND session = $2 AND turn = $3 AND call_id = $4 AND fence = $5 AND state = $6";
+
+/// A higher generation replaces a stored result that the platform found too large.
+pub(super) const COMPLETE: &str = "
+    UPDATE calls AS c
+    SET state = 'completed', success = given.success, body = given.body, idempotency_key = given.idempotency_key,
+        generation = given.generation, detail = given.detail, updated_at = now
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::boolean[], $7::bytea[], $8::text[],
+                $9::bigint[], $10::text[])
+             WITH ORDINALITY AS given (platform, session, turn, call_id, fence, success, body, idempotency_key,
+                                       generation, detail, place),
+         (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
+    WHERE c.platform = given.platform AND c.session = given.session AND c.turn = given.turn
+      AND c.call_id = given.call_id AND c.fence = given.fence
+      AND (c.state = 'claimed' OR (c.state IN ('completed', 'submitted') AND given.generation > c.generation))
+    RETURNING place";
+
+pub(super) const MARK: &str = "
+    UPDATE calls AS c
+    SET state = given.state, until_at = now + given.until, submissions = c.submissions + given.accepted,
+        detail = coalesce(given.detail, c.detail), updated_at = now
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bigint[], $8::bigint[],
+                $9::text[])
+             WITH ORDINALITY AS given (platform, session, turn, call_id, fence, state, until, accepted, detail, place),
+         (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
+    WHERE c.platform = given.platform AND c.session = given.session AND c.turn = given.turn
+      AND c.call_id = given.call_id AND c.fence = given.fence AND c.state <> 'settled'
+      AND (given.state <> 'claimed' OR c.state = 'claimed')
+    RETURNING place";
+
+pub(super) const UNFINISHED: &str = "
+    SELECT platform, session, turn, call_id,
+           state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions
+    FROM calls WHERE platform = $1 AND session = $2 AND state NOT IN ('settled', 'refused', 'obsolete')";
+
+pub(super) const POSTPONE: &str = "
+    INSERT INTO due AS d (platform, session, at, tries, accepted_at, traceparent)
+    SELECT platform, session, now + after, tries, accepted_at, traceparent
+    FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[])
+             AS asked (platform, session, after, tries, accepted_at, traceparent),
+         (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
+    ON CONFLICT (platform, session) DO UPDATE
+    SET at = CASE WHEN d.held_until > 0 THEN excluded.at ELSE least(d.at, excluded.at) END, held_until = 0,
+        tries = excluded.tries";
+
+pub(super) const DUE: &str = "
+    UPDATE due AS d SET held_until = now + $2
+    FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock,
+         (SELECT platform, session FROM due
+          WHERE at <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+            AND held_until <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+          ORDER BY at LIMIT $1 FOR UPDATE SKIP LOCKED) AS ready
+    WHERE d.platform = ready.platform AND d.session = ready.session
+    RETURNING d.platform, d.session, d.held_until, d.tries, d.accepted_at, d.traceparent";
+
+pub(super) const FORGET: &str = "
+    DELETE FROM due AS d
+    USING unnest($1::text[], $2::text[], $3::bigint[]) AS taken (platform, session, held_until)
+    WHERE d.platform = taken.platform AND d.session = taken.session AND d.held_until = taken.held_until";
+
+pub(super) const OVERDUE: &str = "
+    SELECT count(*) FROM due, (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
+    WHERE at <= now AND held_until <= now";

@@ -1,0 +1,262 @@
+//! The ledger in SQLite.
+
+mod database;
+mod statements;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::{
+    Row as _, SqliteConnection,
+    migrate::{Migration, MigrationType, Migrator},
+    sqlite::SqliteRow,
+};
+use statements as sql;
+
+pub use self::database::Database;
+use super::{
+    Claim, ClaimRequest, Completion, Due, Error, Mark, Result, Store, Taken, Unfinished,
+    judge::{Move, Row, Verdict, in_millis, judge},
+};
+use crate::session::{CallKey, SessionKey};
+
+/// The ledger over a [`Database`].
+pub struct Sqlite {
+    database: Database,
+}
+
+impl Sqlite {
+    pub fn new(database: Database) -> Self {
+        Self { database }
+    }
+}
+
+#[async_trait]
+impl Store for Sqlite {
+    async fn migrate(&self) -> Result<()> {
+        let first = Migration::new(
+            1,
+            "calls, due times and the embedded queue".into(),
+            MigrationType::Simple,
+            sqlx::SqlSafeStr::into_sql_str(include_str!("migrations/sqlite.sql")),
+            false,
+        );
+        let migrator = Migrator { migrations: vec![first].into(), ..Migrator::DEFAULT };
+        migrator.run(&self.database.reads).await.map_err(Error::new)
+    }
+
+    async fn claim(&self, requests: &[ClaimRequest]) -> Result<Vec<Claim>> {
+        let requests = requests.to_vec();
+        self.database
+            .write(|db| {
+                Box::pin(async move {
+                    let now = clock(db).await?;
+                    let mut claims = Vec::with_capacity(requests.len());
+                    for request in &requests {
+                        claims.push(claim(db, request, now).await?);
+                    }
+                    Ok(claims)
+                })
+            })
+            .await
+    }
+
+    async fn complete(&self, completions: &[Completion]) -> Result<Vec<bool>> {
+        let completions = completions.to_vec();
+        self.database
+            .write(|db| {
+                Box::pin(async move {
+                    let now = clock(db).await?;
+                    let mut done = Vec::with_capacity(completions.len());
+                    for completion in &completions {
+                        done.push(complete(db, completion, now).await?);
+                    }
+                    Ok(done)
+                })
+            })
+            .await
+    }
+
+    async fn mark(&self, marks: &[Mark]) -> Result<Vec<bool>> {
+        let marks = marks.to_vec();
+        self.database
+            .write(|db| {
+                Box::pin(async move {
+                    let now = clock(db).await?;
+                    let mut done = Vec::with_capacity(marks.len());
+                    for mark in &marks {
+                        done.push(apply(db, mark, now).await?);
+                    }
+                    Ok(done)
+                })
+            })
+            .await
+    }
+
+    async fn unfinished(&self, session: &SessionKey) -> Result<Vec<Unfinished>> {
+        let rows = sqlx::query(sql::UNFINISHED)
+            .bind(&*session.platform)
+            .bind(&*session.session)
+            .fetch_all(&self.database.reads)
+            .await?;
+        rows.iter()
+            .map(|row| {
+                let key =
+                    CallKey::new(session.clone(), row.try_get::<&str, _>("turn")?, row.try_get::<&str, _>("call_id")?);
+                Ok(read_row(row)?.unfinished(key))
+            })
+            .collect()
+    }
+
+    async fn postpone(&self, dues: &[Due]) -> Result<()> {
+        let dues = dues.to_vec();
+        self.database
+            .write(|db| {
+                Box::pin(async move {
+                    let now = clock(db).await?;
+                    for due in &dues {
+                        sqlx::query(sql::POSTPONE)
+                            .bind(&*due.session.platform)
+                            .bind(&*due.session.session)
+                            .bind(now.saturating_add(in_millis(due.after)))
+                            .bind(i64::from(due.tries))
+                            .bind(due.accepted_at)
+                            .bind(due.traceparent.as_deref())
+                            .execute(&mut *db)
+                            .await?;
+                    }
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    async fn due(&self, limit: usize, hold: Duration) -> Result<Vec<Taken>> {
+        if self.overdue().await? == 0 {
+            return Ok(Vec::new());
+        }
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.database
+            .write(move |db| {
+                Box::pin(async move {
+                    let now = clock(db).await?;
+                    let held = now.saturating_add(in_millis(hold));
+                    let rows = sqlx::query(sql::DUE).bind(now).bind(held).bind(limit).fetch_all(&mut *db).await?;
+                    rows.iter().map(|row| read_taken(row, held)).collect()
+                })
+            })
+            .await
+    }
+
+    async fn forget(&self, taken: &[Taken]) -> Result<()> {
+        let taken = taken.to_vec();
+        self.database
+            .write(|db| {
+                Box::pin(async move {
+                    for taken in &taken {
+                        sqlx::query(sql::FORGET)
+                            .bind(&*taken.due.session.platform)
+                            .bind(&*taken.due.session.session)
+                            .bind(taken.held_until)
+                            .execute(&mut *db)
+                            .await?;
+                    }
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    async fn overdue(&self) -> Result<u64> {
+        let count: i64 = sqlx::query(sql::OVERDUE).fetch_one(&self.database.reads).await?.try_get(0)?;
+        Ok(u64::try_from(count).unwrap_or(0))
+    }
+}
+
+async fn clock(db: &mut SqliteConnection) -> Result<i64> {
+    Ok(sqlx::query(sql::NOW).fetch_one(db).await?.try_get(0)?)
+}
+
+async fn claim(db: &mut SqliteConnection, request: &ClaimRequest, now: i64) -> Result<Claim> {
+    let until = now.saturating_add(in_millis(request.lease));
+    let inserted = bind_key(sqlx::query(sql::CLAIM), &request.key)
+        .bind(&request.function)
+        .bind(until)
+        .bind(now.saturating_add(in_millis(request.deadline)))
+        .bind(now)
+        .execute(&mut *db)
+        .await?;
+    if inserted.rows_affected() == 1 {
+        return Ok(Claim::Run(request.first_lease()));
+    }
+    let row = read_row(&bind_key(sqlx::query(sql::READ), &request.key).fetch_one(&mut *db).await?)?;
+    let (state, claim) = match judge(request, &row, now) {
+        Verdict::Answer(claim) => return Ok(claim),
+        Verdict::Take(claim) => ("claimed", claim),
+        Verdict::Hold => ("interrupted", Claim::Held),
+    };
+    bind_key(sqlx::query(sql::TAKE), &request.key).bind(state).bind(until).bind(now).execute(db).await?;
+    Ok(claim)
+}
+
+async fn complete(db: &mut SqliteConnection, completion: &Completion, now: i64) -> Result<bool> {
+    let stored = &completion.stored;
+    let done = bind_key(sqlx::query(sql::COMPLETE), &stored.key)
+        .bind(stored.fence)
+        .bind(stored.success)
+        .bind(stored.submission.body.as_slice())
+        .bind(&stored.submission.idempotency_key)
+        .bind(i64::from(stored.generation))
+        .bind(&completion.detail)
+        .bind(now)
+        .execute(db)
+        .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+async fn apply(db: &mut SqliteConnection, mark: &Mark, now: i64) -> Result<bool> {
+    let Move { state, until, accepted } = Move::of(mark.transition);
+    let done = bind_key(sqlx::query(sql::MARK), &mark.key)
+        .bind(mark.fence)
+        .bind(state)
+        .bind(now.saturating_add(until))
+        .bind(accepted)
+        .bind(&mark.detail)
+        .bind(now)
+        .execute(db)
+        .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+type SqliteQuery<'q> = sqlx::query::Query<'q, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>;
+
+fn bind_key<'q>(query: SqliteQuery<'q>, key: &'q CallKey) -> SqliteQuery<'q> {
+    query.bind(&*key.session.platform).bind(&*key.session.session).bind(&*key.turn).bind(&*key.call_id)
+}
+
+fn read_row(row: &SqliteRow) -> Result<Row> {
+    Ok(Row {
+        state: row.try_get("state")?,
+        function: row.try_get("function")?,
+        attempt: row.try_get("attempt")?,
+        fence: row.try_get("fence")?,
+        until_at: row.try_get("until_at")?,
+        deadline_at: row.try_get("deadline_at")?,
+        success: row.try_get("success")?,
+        body: row.try_get("body")?,
+        idempotency_key: row.try_get("idempotency_key")?,
+        generation: row.try_get("generation")?,
+        submissions: row.try_get("submissions")?,
+    })
+}
+
+fn read_taken(row: &SqliteRow, held_until: i64) -> Result<Taken> {
+    let due = Due {
+        session: SessionKey::new(row.try_get::<&str, _>("platform")?, row.try_get::<&str, _>("session")?),
+        after: Duration::ZERO,
+        tries: u32::try_from(row.try_get::<i64, _>("tries")?).unwrap_or(u32::MAX),
+        accepted_at: row.try_get("accepted_at")?,
+        traceparent: row.try_get("traceparent")?,
+    };
+    Ok(Taken { due, held_until })
+}

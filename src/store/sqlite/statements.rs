@@ -1,0 +1,53 @@
+//! The statements of the ledger in SQLite. ?1 to ?4 are the call's key where there is one; instants are Unix milliseconds.
+
+pub(super) const NOW: &str = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)";
+
+pub(super) const CLAIM: &str = "
+    INSERT INTO calls (platform, session, turn, call_id, function, state, attempt, fence,
+                       until_at, deadline_at, created_at, updated_at)
+    VALUES (?1, ?2, ?3, ?4, ?5, 'claimed', 1, 1, ?6, ?7, ?8, ?8)
+    ON CONFLICT (platform, session, turn, call_id) DO NOTHING";
+
+pub(super) const READ: &str = "
+    SELECT state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions
+    FROM calls WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4";
+
+pub(super) const TAKE: &str = "
+    UPDATE calls SET state = ?5, fence = fence + 1, attempt = attempt + 1, until_at = ?6, updated_at = ?7
+    WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4";
+
+/// A higher generation replaces a stored result that the platform found too large.
+pub(super) const COMPLETE: &str = "
+    UPDATE calls SET state = 'completed', success = ?6, body = ?7, idempotency_key = ?8, generation = ?9, detail = ?10,
+                     updated_at = ?11
+    WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4 AND fence = ?5
+      AND (state = 'claimed' OR (state IN ('completed', 'submitted') AND ?9 > generation))";
+
+pub(super) const MARK: &str = "
+    UPDATE calls SET state = ?6, until_at = ?7, submissions = submissions + ?8, detail = coalesce(?9, detail),
+                     updated_at = ?10
+    WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4 AND fence = ?5
+      AND state <> 'settled' AND (?6 <> 'claimed' OR state = 'claimed')";
+
+pub(super) const UNFINISHED: &str = "
+    SELECT turn, call_id,
+           state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions
+    FROM calls WHERE platform = ?1 AND session = ?2 AND state NOT IN ('settled', 'refused', 'obsolete')";
+
+pub(super) const POSTPONE: &str = "
+    INSERT INTO due (platform, session, at, tries, accepted_at, traceparent) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+    ON CONFLICT (platform, session) DO UPDATE
+    SET at = CASE WHEN held_until > 0 THEN excluded.at ELSE min(at, excluded.at) END, held_until = 0,
+        tries = excluded.tries";
+
+pub(super) const DUE: &str = "
+    UPDATE due SET held_until = ?2
+    WHERE (platform, session) IN
+          (SELECT platform, session FROM due WHERE at <= ?1 AND held_until <= ?1 ORDER BY at LIMIT ?3)
+    RETURNING platform, session, tries, accepted_at, traceparent";
+
+pub(super) const FORGET: &str = "DELETE FROM due WHERE platform = ?1 AND session = ?2 AND held_until = ?3";
+
+pub(super) const OVERDUE: &str = "
+    SELECT count(*) FROM due, (SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER) AS now)
+    WHERE at <= now AND held_until <= now";

@@ -1,0 +1,291 @@
+//! One pending call: claim, validate, call, complete, submit.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use tracing::Instrument;
+
+use super::{
+    Account, UnknownFunctions, Worker,
+    submit::{Posted, submit},
+};
+use crate::{
+    arguments::Arguments,
+    function::Function,
+    handler,
+    retry::Policy,
+    session::{ActionRequired, FunctionCall, IfInterrupted, Session, ToolResult},
+    store::{self, Claim, ClaimRequest, Completion, Lease, Mark, Stored, Transition},
+};
+
+/// What a call needs next.
+pub(super) enum Answer {
+    /// Its result was posted; the next read tells more.
+    Posted(Posted),
+    /// Look again after this.
+    Again(Duration),
+    /// Nothing from us.
+    Ended,
+}
+
+/// What the model reads when a handler did not choose its words.
+const FAILED: &str = "The function failed and gave no result. The failure was reported to its operators.";
+const EXPIRED: &str = "The function did not finish in time and gave no result.";
+const INTERRUPTED: &str =
+    "The function was interrupted: whether it took effect is unknown. Check before calling it again.";
+
+/// How long a call waits for one of its function's slots before it lets others have the worker.
+const SLOT_WAIT: Duration = Duration::from_secs(1);
+
+pub(super) async fn answer(
+    worker: &Worker,
+    account: &Account,
+    session: &Session,
+    call: FunctionCall,
+    action: &ActionRequired,
+    redelivered: bool,
+) -> store::Result<Answer> {
+    let function = worker.functions.get(&call.name, &account.name).cloned();
+    if function.is_none() {
+        worker.metrics.unknown_function(&account.name);
+        if worker.config.unknown_functions == UnknownFunctions::Leave {
+            tracing::debug!(function = call.name, "a pending call of a function that is not registered is left alone");
+            return Ok(Answer::Ended);
+        }
+    }
+    let slots = function.as_ref().and_then(|f| f.slots.clone());
+    let _slot = match slots {
+        Some(slots) => match tokio::time::timeout(SLOT_WAIT, slots.acquire_owned()).await {
+            Ok(slot) => slot.ok(),
+            Err(_) => return Ok(Answer::Again(SLOT_WAIT)),
+        },
+        None => None,
+    };
+    let request = ClaimRequest {
+        key: call.key.clone(),
+        function: call.name.clone(),
+        lease: worker.config.lease,
+        deadline: account.call_deadline,
+        if_interrupted: function.as_ref().map_or(IfInterrupted::Rerun, |f| f.if_interrupted),
+        takeover: redelivered,
+    };
+    let finished = match worker.ledger.claim(request).await? {
+        Claim::Run(lease) => match function {
+            Some(function) => run(worker, &function, session, &call, lease, action).await,
+            None => Ran::Finished(lease, ToolResult::Error(unknown(&call.name)), Some("not registered".to_owned())),
+        },
+        Claim::Interrupted(lease) => {
+            worker.metrics.call(&account.name, &call.name, "interrupted");
+            Ran::Finished(lease, ToolResult::Error(INTERRUPTED.to_owned()), Some("interrupted".to_owned()))
+        }
+        Claim::Expired(lease) => {
+            Ran::Finished(lease, ToolResult::Error(EXPIRED.to_owned()), Some("deadline passed".to_owned()))
+        }
+        Claim::Stored(stored) => return submit(worker, account, stored, action).await,
+        Claim::Busy(left) => return Ok(Answer::Again(left.max(Duration::from_millis(100)))),
+        Claim::Held | Claim::Refused => return Ok(Answer::Ended),
+    };
+    match finished {
+        Ran::Finished(lease, result, detail) => {
+            let outcome = if matches!(result, ToolResult::Success(_)) { "success" } else { "error" };
+            worker.metrics.call(&account.name, &call.name, outcome);
+            match complete(worker, account, &call, lease, &result, detail).await {
+                Some(stored) => submit(worker, account, stored, action).await,
+                None => Ok(Answer::Again(worker.config.lease)),
+            }
+        }
+        Ran::Again(after) => Ok(Answer::Again(after)),
+    }
+}
+
+fn unknown(name: &str) -> String {
+    format!("There is no function named {name} here. Do not call it again.")
+}
+
+/// How a handler's run ended.
+enum Ran {
+    /// With a result for the agent, and a detail for people.
+    Finished(Lease, ToolResult, Option<String>),
+    /// Without one: it is tried again, or somebody else has it.
+    Again(Duration),
+}
+
+/// Validates the arguments and runs the handler under the lease.
+async fn run(
+    worker: &Worker,
+    function: &Arc<Function>,
+    session: &Session,
+    call: &FunctionCall,
+    lease: Lease,
+    action: &ActionRequired,
+) -> Ran {
+    let arguments = Arguments::parse(call.arguments.as_deref())
+        .and_then(|arguments| function.schema.check(&arguments).map(|()| arguments));
+    let arguments = match arguments {
+        Ok(arguments) => arguments,
+        Err(sentence) => {
+            return Ran::Finished(lease, ToolResult::Error(sentence), Some("invalid arguments".to_owned()));
+        }
+    };
+    let span =
+        tracing::info_span!("handler", function = call.name, call.id = %call.key.call_id, attempt = lease.attempt);
+    let handled = handler::Call {
+        key: call.key.clone(),
+        function: call.name.clone(),
+        arguments,
+        attempt: lease.attempt,
+        deadline: SystemTime::now().checked_add(lease.deadline),
+        metadata: session.metadata.clone(),
+        traceparent: span.in_scope(crate::telemetry::traceparent).or_else(|| action.traceparent.clone()),
+    };
+    let started = Instant::now();
+    worker.metrics.in_flight(1);
+    let ended = hold(worker, &lease, function.handler.call(&handled)).instrument(span.clone()).await;
+    worker.metrics.in_flight(-1);
+    worker.metrics.handler(&call.name, started.elapsed().as_secs_f64());
+    let _entered = span.enter();
+    match ended {
+        Held::Ended(Ok(output)) => Ran::Finished(lease, ToolResult::Success(output), None),
+        Held::Ended(Err(handler::Error::Final { detail, message })) => {
+            tracing::warn!(detail, "the handler failed for good");
+            let sentence = message.unwrap_or_else(|| FAILED.to_owned());
+            Ran::Finished(lease, ToolResult::Error(sentence), Some(detail))
+        }
+        Held::Ended(Err(handler::Error::Retryable { detail, after })) => {
+            drop(_entered);
+            retry(worker, function, lease, detail, after).await
+        }
+        Held::Expired => {
+            Ran::Finished(lease, ToolResult::Error(EXPIRED.to_owned()), Some("deadline passed".to_owned()))
+        }
+        Held::Lost => {
+            tracing::warn!("the claim was lost while the handler ran: it was stopped");
+            Ran::Again(worker.config.lease)
+        }
+        Held::Stopped => {
+            drop(_entered);
+            release(worker, lease).await;
+            Ran::Again(Duration::ZERO)
+        }
+    }
+}
+
+/// How a handler's future ended.
+enum Held {
+    Ended(Result<crate::session::Output, handler::Error>),
+    Expired,
+    Lost,
+    Stopped,
+}
+
+/// Polls the handler and renews its claim at a third of the lease; dropping the handler cancels it.
+async fn hold(
+    worker: &Worker,
+    lease: &Lease,
+    handler: impl Future<Output = Result<crate::session::Output, handler::Error>>,
+) -> Held {
+    let mut handler = std::pin::pin!(handler);
+    let mut expired = std::pin::pin!(tokio::time::sleep(lease.deadline));
+    loop {
+        tokio::select! {
+            ended = &mut handler => return Held::Ended(ended),
+            () = &mut expired => return Held::Expired,
+            () = worker.force.cancelled() => return Held::Stopped,
+            () = tokio::time::sleep(worker.config.lease / 3) => {}
+        }
+        let renewal = worker.ledger.mark(Mark {
+            key: lease.key.clone(),
+            fence: lease.fence,
+            transition: Transition::Renewed(worker.config.lease),
+            detail: None,
+        });
+        // The handler goes on while the renewal is on its way: the store may be slow or away.
+        tokio::select! {
+            ended = &mut handler => return Held::Ended(ended),
+            renewed = renewal => match renewed {
+                Ok(true) => {}
+                Ok(false) => return Held::Lost,
+                Err(error) => tracing::warn!(%error, call.id = %lease.key.call_id, "cannot renew a claim"),
+            },
+        }
+    }
+}
+
+/// Notes a failed attempt, or ends the call when it was the last one that fits.
+async fn retry(worker: &Worker, function: &Function, lease: Lease, detail: String, after: Option<Duration>) -> Ran {
+    let wait = function.retry.delay(lease.attempt, after, rand::random());
+    let Some(wait) = wait.filter(|wait| *wait < lease.deadline) else {
+        tracing::warn!(function = function.name, call.id = %lease.key.call_id, attempt = lease.attempt, detail, "the handler failed for the last time");
+        return Ran::Finished(lease, ToolResult::Error(FAILED.to_owned()), Some(detail));
+    };
+    tracing::warn!(function = function.name, call.id = %lease.key.call_id, attempt = lease.attempt, wait = ?wait, detail, "the handler failed: trying again");
+    worker.metrics.call(&lease.key.session.platform, &function.name, "retried");
+    let mark =
+        Mark { key: lease.key, fence: lease.fence, transition: Transition::Retrying(wait), detail: Some(detail) };
+    match persist(worker, || worker.ledger.mark(mark.clone())).await {
+        Some(_) => Ran::Again(wait),
+        None => Ran::Again(Duration::ZERO),
+    }
+}
+
+/// Gives a claim back at shutdown; whoever looks next judges it at once.
+async fn release(worker: &Worker, lease: Lease) {
+    let mark = Mark { key: lease.key, fence: lease.fence, transition: Transition::Released, detail: None };
+    let _ = worker.ledger.mark(mark).await;
+}
+
+/// Stores the encoded result. `None`: somebody else holds the call by now, or we stop before the store could take it.
+async fn complete(
+    worker: &Worker,
+    account: &Account,
+    call: &FunctionCall,
+    lease: Lease,
+    result: &ToolResult,
+    detail: Option<String>,
+) -> Option<Stored> {
+    let stored = Stored {
+        key: call.key.clone(),
+        function: call.name.clone(),
+        fence: lease.fence,
+        success: matches!(result, ToolResult::Success(_)),
+        submission: account.platform.encode(&call.key, result, 0),
+        generation: 0,
+        submissions: 0,
+    };
+    let completion = Completion { stored: stored.clone(), detail };
+    match persist(worker, || worker.ledger.complete(completion.clone())).await {
+        Some(true) => Some(stored),
+        Some(false) => {
+            tracing::warn!(call.id = %call.key.call_id, "a result came too late: somebody else holds the call");
+            None
+        }
+        None => None,
+    }
+}
+
+/// A result in memory must not be lost because the store is away for a while.
+async fn persist<T, F>(worker: &Worker, mut write: impl FnMut() -> F) -> Option<T>
+where
+    F: Future<Output = store::Result<T>>,
+{
+    for attempt in 1.. {
+        match write().await {
+            Ok(written) => return Some(written),
+            Err(error) => tracing::error!(%error, attempt, "the store is away: holding a result"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(PERSIST.backoff(attempt, None, rand::random())) => {}
+            () = worker.force.cancelled() => return None,
+        }
+    }
+    None
+}
+
+const PERSIST: Policy = Policy {
+    initial: Duration::from_millis(100),
+    multiplier: 2.0,
+    max: Duration::from_secs(3),
+    max_attempts: u32::MAX,
+};

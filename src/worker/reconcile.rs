@@ -1,0 +1,208 @@
+//! One look at a session: what the platform says is pending is answered, until nothing of ours is.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use futures_util::future::try_join_all;
+
+use super::{
+    Account, Worker,
+    answer::{Answer, answer},
+    submit::{Posted, Reply, close_leftover},
+};
+use crate::{
+    platform,
+    retry::Policy,
+    session::{ActionRequired, CallKey, FunctionCall, RequiredAction, Session},
+    store::{self, Mark, Transition, Unfinished},
+};
+
+/// How a look ended.
+pub(super) enum Outcome {
+    /// Nothing of ours is pending.
+    Done,
+    /// Something is: look again after this.
+    Again(Duration),
+    /// It can never be worked on: an operator's matter.
+    Reject(String),
+    /// We were told to stop: the delivery goes back.
+    Stopped,
+}
+
+/// How long a platform that does not answer is left alone.
+const PLATFORM_AWAY: Policy =
+    Policy { initial: Duration::from_secs(1), multiplier: 2.0, max: Duration::from_secs(300), max_attempts: u32::MAX };
+
+pub(super) async fn reconcile(worker: &Worker, action: &ActionRequired, redelivered: bool) -> store::Result<Outcome> {
+    let Some(account) = worker.accounts.get(&action.session.platform) else {
+        return Ok(Outcome::Reject(format!("platform {} is not configured", action.session.platform)));
+    };
+    let mut look = Look { worker, account, action, redelivered, again: None, handled: HashSet::new() };
+    // Read before the platform is asked: a call that is claimed meanwhile must not look as if it had gone.
+    let mut leftovers = look.leftovers().await?;
+    let mut posted: Vec<Posted> = Vec::new();
+    loop {
+        let session = match look.retrieve().await {
+            Ok(session) => session,
+            Err(after) => {
+                look.again(after);
+                look.confirm(posted, None).await?;
+                break;
+            }
+        };
+        let pending = function_calls(session.as_ref());
+        look.confirm(posted, Some(&pending)).await?;
+        look.close(std::mem::take(&mut leftovers), &pending).await?;
+        let (Some(session), fresh) = (session, look.fresh(pending)) else { break };
+        posted = look.answer(&session, fresh).await?;
+        if posted.is_empty() || worker.force.is_cancelled() {
+            break;
+        }
+    }
+    Ok(match look.again {
+        _ if worker.force.is_cancelled() => Outcome::Stopped,
+        Some(after) => Outcome::Again(after),
+        None => Outcome::Done,
+    })
+}
+
+/// The state of one look.
+struct Look<'a> {
+    worker: &'a Worker,
+    account: &'a Account,
+    action: &'a ActionRequired,
+    redelivered: bool,
+    /// When to look again, if at all: the earliest of what the calls asked for.
+    again: Option<Duration>,
+    /// Calls that this look has dealt with.
+    handled: HashSet<CallKey>,
+}
+
+impl Look<'_> {
+    fn again(&mut self, after: Duration) {
+        self.again = Some(self.again.map_or(after, |earlier| earlier.min(after)));
+    }
+
+    /// What an earlier look began. A webhook that comes for the first time has none worth a read.
+    async fn leftovers(&self) -> store::Result<Vec<Unfinished>> {
+        match self.redelivered || self.action.tries > 0 {
+            true => self.worker.ledger.unfinished(&self.action.session).await,
+            false => Ok(Vec::new()),
+        }
+    }
+
+    /// `Ok(None)`: the session is gone. `Err`: ask again after this.
+    async fn retrieve(&self) -> Result<Option<Session>, Duration> {
+        if let Some(left) = self.account.paused() {
+            return Err(left);
+        }
+        let error = match self.account.platform.retrieve(&self.action.session).await {
+            Ok(session) => {
+                self.account.accept();
+                return Ok(Some(session));
+            }
+            Err(error) => error,
+        };
+        match error {
+            platform::Error::Gone => Ok(None),
+            platform::Error::Unauthorized { detail } => Err(self.account.refuse(&detail)),
+            platform::Error::Retryable { after, detail } => {
+                let wait = self.backoff(after);
+                tracing::warn!(detail, wait = ?wait, "the platform does not tell what is pending");
+                Err(wait)
+            }
+        }
+    }
+
+    fn backoff(&self, after: Option<Duration>) -> Duration {
+        PLATFORM_AWAY.backoff(self.action.tries.saturating_add(1), after, rand::random())
+    }
+
+    /// What became of the results that were posted, now that the platform has said what is still pending
+    /// (`None`: it did not say).
+    async fn confirm(
+        &mut self,
+        posted: Vec<Posted>,
+        pending: Option<&HashMap<CallKey, FunctionCall>>,
+    ) -> store::Result<()> {
+        let mut marks = Vec::with_capacity(posted.len());
+        for Posted { stored, reply } in posted {
+            let still = pending.is_none_or(|pending| pending.contains_key(&stored.key));
+            let transition = match (reply, still) {
+                (Reply::Accepted, false) | (Reply::Unclear, false) => Transition::Settled,
+                (Reply::Accepted, true) => {
+                    self.again(self.worker.config.confirm_after);
+                    Transition::Submitted(self.worker.config.confirm_after)
+                }
+                (Reply::Refused, false) => Transition::Obsolete,
+                (Reply::Refused, true) if pending.is_some() => {
+                    tracing::error!(call.id = %stored.key.call_id, function = stored.function, "the platform refused a result for good");
+                    Transition::Refused
+                }
+                (Reply::Refused, true) => continue,
+                (Reply::Unclear, true) => {
+                    self.again(self.backoff(None));
+                    if self.action.tries > 0 {
+                        // A key whose first attempt was interrupted can stay blocked for a day: same bytes, next key.
+                        super::submit::rekey(self.worker, stored).await?;
+                    }
+                    continue;
+                }
+            };
+            if matches!(transition, Transition::Refused | Transition::Obsolete) {
+                let outcome = if transition == Transition::Refused { "refused" } else { "obsolete" };
+                self.worker.metrics.call(&self.account.name, &stored.function, outcome);
+            }
+            marks.push(Mark { key: stored.key, fence: stored.fence, transition, detail: None });
+        }
+        try_join_all(marks.into_iter().map(|mark| self.worker.ledger.mark(mark))).await?;
+        Ok(())
+    }
+
+    /// Ends what the ledger still holds of calls that the platform no longer lists.
+    async fn close(
+        &mut self,
+        leftovers: Vec<Unfinished>,
+        pending: &HashMap<CallKey, FunctionCall>,
+    ) -> store::Result<()> {
+        for leftover in leftovers.into_iter().filter(|l| !pending.contains_key(&l.key)) {
+            if let Some(after) = close_leftover(self.worker, self.account, leftover).await? {
+                self.again(after);
+            }
+        }
+        Ok(())
+    }
+
+    /// Pending calls that this look has not dealt with yet.
+    fn fresh(&mut self, pending: HashMap<CallKey, FunctionCall>) -> Vec<FunctionCall> {
+        pending.into_values().filter(|call| self.handled.insert(call.key.clone())).collect()
+    }
+
+    /// Answers calls at once, each by itself; what was posted must be confirmed.
+    async fn answer(&mut self, session: &Session, calls: Vec<FunctionCall>) -> store::Result<Vec<Posted>> {
+        let (worker, account, action, redelivered) = (self.worker, self.account, self.action, self.redelivered);
+        let answers = calls.into_iter().map(|call| answer(worker, account, session, call, action, redelivered));
+        let mut posted = Vec::new();
+        for answer in futures_util::future::join_all(answers).await {
+            match answer? {
+                Answer::Posted(post) => posted.push(post),
+                Answer::Again(after) => self.again(after),
+                Answer::Ended => {}
+            }
+        }
+        Ok(posted)
+    }
+}
+
+fn function_calls(session: Option<&Session>) -> HashMap<CallKey, FunctionCall> {
+    session
+        .into_iter()
+        .flat_map(|session| &session.required_actions)
+        .filter_map(|action| match action {
+            RequiredAction::FunctionCall(call) => Some((call.key.clone(), call.clone())),
+            RequiredAction::Other { .. } => None,
+        })
+        .collect()
+}
