@@ -149,7 +149,7 @@ mod tests {
             let body = format!(
                 r#"{{"x":{odd},"type":"ignored","type":"agent.session.action_required","data":{{"y":{odd},"id":"s"}}}}"#
             );
-            assert_eq!(parse(body.as_bytes()), Ok(action_required("s", "")), "{:.40}", odd);
+            assert_eq!(parse(body.as_bytes()), Ok(action_required("s", "")), "{odd:.40}");
         }
     }
 
