@@ -13,6 +13,7 @@ pub mod queue;
 pub mod retry;
 pub mod sandbox;
 pub mod schema;
+pub mod send;
 pub mod session;
 pub mod store;
 pub mod telemetry;
