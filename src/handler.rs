@@ -16,8 +16,18 @@ use serde_json::{Map, Value};
 pub use self::{command::Command, echo::Echo, http::Http};
 use crate::{
     arguments::Arguments,
+    http::Client,
     session::{CallKey, Output},
 };
+
+/// The handler of a config. The error says where in the handler's config, and what.
+pub fn build(config: &Config, client: &Client) -> Result<Arc<dyn Handler>, (String, String)> {
+    Ok(match config {
+        Config::Http(config) => Arc::new(Http::new(config, client.clone())?),
+        Config::Command(config) => Arc::new(Command::new(config)?),
+        Config::Echo => Arc::new(Echo),
+    })
+}
 
 /// Which handler a function has; `type` in the config.
 #[derive(Clone, Debug)]
@@ -85,6 +95,13 @@ pub struct Call {
     pub traceparent: Option<String>,
 }
 
+impl Call {
+    /// `limit`, or less where the call's deadline comes first.
+    pub fn time_left(&self, limit: Duration, now: SystemTime) -> Duration {
+        self.deadline.map_or(limit, |deadline| deadline.duration_since(now).unwrap_or_default().min(limit))
+    }
+}
+
 /// Why a handler gave no output, and what to do next. `detail` goes to log and store, never to the model.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -104,10 +121,51 @@ impl Error {
     pub fn fatal(detail: impl Into<String>) -> Self {
         Self::Final { detail: detail.into(), message: None }
     }
+
+    /// The output passed `cap` bytes; the model may ask for less.
+    pub fn too_large(cap: usize) -> Self {
+        Self::Final {
+            detail: format!("the output is larger than {cap} bytes"),
+            message: Some(format!("the result is too large (more than {cap} bytes). ask for less at once.")),
+        }
+    }
 }
 
 #[async_trait]
 pub trait Handler: Send + Sync {
     /// Runs the call. Dropping the future cancels it: nothing it started may outlive it.
     async fn call(&self, call: &Call) -> Result<Output, Error>;
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::session::SessionKey;
+
+    /// A first attempt of `lookup_order` in session `sess_1`.
+    pub(crate) fn call(arguments: &str) -> Call {
+        Call {
+            key: CallKey::new(SessionKey::new("openai", "sess_1"), "turn_1", "call_0"),
+            function: "lookup_order".into(),
+            arguments: Arguments::parse(Some(arguments)).unwrap(),
+            attempt: 1,
+            deadline: None,
+            metadata: Arc::default(),
+            traceparent: None,
+        }
+    }
+
+    #[test]
+    fn the_time_left_ends_at_the_deadline() {
+        let mut call = call("{}");
+        let (now, limit) = (SystemTime::now(), Duration::from_secs(10));
+        assert_eq!(call.time_left(limit, now), limit);
+        call.deadline = Some(now + Duration::from_secs(60));
+        assert_eq!(call.time_left(limit, now), limit);
+        call.deadline = Some(now + Duration::from_secs(3));
+        assert_eq!(call.time_left(limit, now), Duration::from_secs(3));
+        call.deadline = Some(now - Duration::from_secs(3));
+        assert_eq!(call.time_left(limit, now), Duration::ZERO);
+    }
 }

@@ -1,4 +1,234 @@
-//! Http.
+//! Posts a call to a URL; the answer is the output.
 
-/// Placeholder.
-pub struct Http;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use base64::{Engine, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use jiff::{Timestamp, tz::Offset};
+use reqwest::{
+    StatusCode, Url,
+    header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
+};
+use secrecy::ExposeSecret;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::{Body, Call, Error, Handler, HttpConfig, Response};
+use crate::{
+    http::{BodyError, Client, describe, read_capped, retry_after},
+    session::{Output, Part},
+};
+
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// What a handler must be able to rely on.
+const RESERVED: [&str; 7] =
+    ["connection", "content-length", "content-type", "host", IDEMPOTENCY_KEY, "trailer", "transfer-encoding"];
+
+pub struct Http {
+    client: Client,
+    url: Url,
+    headers: HeaderMap,
+    timeout: Duration,
+    body: Body,
+    response: Response,
+    max_response: usize,
+}
+
+impl Http {
+    /// The error says where in the handler's config, and what; never a value.
+    pub fn new(config: &HttpConfig, client: Client) -> Result<Self, (String, String)> {
+        let url = Url::parse(&config.url).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+        Ok(Self {
+            client,
+            url: url.ok_or(("url".into(), "must be an absolute http or https URL".into()))?,
+            headers: headers(config)?,
+            timeout: config.timeout,
+            body: config.body,
+            response: config.response,
+            max_response: config.max_response,
+        })
+    }
+
+    async fn exchange(&self, call: &Call, now: SystemTime) -> Result<Output, Error> {
+        let request = self.client.post(self.url.clone()).headers(self.headers_for(call)).body(self.body_for(call, now));
+        let response = request.send().await.map_err(|e| Error::retryable(describe(&e)))?;
+        match response.status() {
+            StatusCode::ACCEPTED => {
+                return Err(Error::fatal("the handler answered 202 (later), which is not taken: answer 200"));
+            }
+            status if status.is_success() => {}
+            status => return Err(refused(status, response.headers(), now)),
+        }
+        let content_type = response.headers().get(CONTENT_TYPE).cloned();
+        let body = read_capped(response, self.max_response).await.map_err(unreadable)?;
+        self.output(image_type(content_type.as_ref()), body)
+    }
+
+    fn headers_for(&self, call: &Call) -> HeaderMap {
+        let mut headers = self.headers.clone();
+        let mut insert = |name: &'static str, value: &str| {
+            // A value that is no header value is left out: it comes from outside and is in the body too.
+            if let Ok(value) = HeaderValue::from_str(value) {
+                headers.insert(name, value);
+            }
+        };
+        insert("content-type", "application/json");
+        insert(IDEMPOTENCY_KEY, &call.key.handler_idempotency_key());
+        insert("actiond-function", &call.function);
+        insert("actiond-attempt", &call.attempt.to_string());
+        if let Some(traceparent) = &call.traceparent {
+            insert("traceparent", traceparent);
+        }
+        headers
+    }
+
+    fn body_for(&self, call: &Call, now: SystemTime) -> String {
+        match self.body {
+            Body::Arguments => call.arguments.text().to_owned(),
+            Body::Protocol => envelope(call, now),
+        }
+    }
+
+    fn output(&self, image: Option<String>, body: Bytes) -> Result<Output, Error> {
+        match (self.response, image) {
+            // Nothing to say is a success in every form.
+            _ if body.is_empty() => Ok(Output::Text(String::new())),
+            (Response::Content, _) => content(&body),
+            (Response::Text, Some(image)) => {
+                let image_url = format!("data:{image};base64,{}", BASE64_STANDARD.encode(body));
+                Ok(Output::Content(vec![Part::Image { image_url }]))
+            }
+            // What is no UTF-8 becomes U+FFFD: a result is text.
+            (Response::Text, None) => Ok(Output::Text(String::from_utf8_lossy(&body).into_owned())),
+        }
+    }
+}
+
+#[async_trait]
+impl Handler for Http {
+    async fn call(&self, call: &Call) -> Result<Output, Error> {
+        let now = SystemTime::now();
+        let limit = call.time_left(self.timeout, now);
+        tokio::time::timeout(limit, self.exchange(call, now))
+            .await
+            .unwrap_or_else(|_| Err(Error::retryable(format!("no answer within {limit:.1?}"))))
+    }
+}
+
+fn headers(config: &HttpConfig) -> Result<HeaderMap, (String, String)> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in &config.headers {
+        let at = |what: &str| (format!("headers.{name}"), what.to_owned());
+        let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| at("is not a header name"))?;
+        if RESERVED.contains(&header.as_str()) {
+            return Err(at("is set by actiond and cannot be replaced"));
+        }
+        let mut value = HeaderValue::from_bytes(value.expose_secret().as_bytes())
+            .map_err(|_| at("holds a character that no header may have, a line feed perhaps"))?;
+        value.set_sensitive(true);
+        headers.append(header, value);
+    }
+    Ok(headers)
+}
+
+/// The AIVAX envelope with our ids added in `context`.
+#[derive(Serialize)]
+struct Envelope<'a> {
+    r#type: &'static str,
+    function: Function<'a>,
+    context: Context<'a>,
+}
+
+#[derive(Serialize)]
+struct Function<'a> {
+    name: &'a str,
+    content: &'a Value,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Context<'a> {
+    external_user_id: Option<&'a str>,
+    metadata: Map<String, Value>,
+    call_source: &'static str,
+    conversation_token: &'a str,
+    moment: String,
+    platform: &'a str,
+    session_id: &'a str,
+    turn_id: &'a str,
+    call_id: &'a str,
+    attempt: u32,
+    idempotency_key: String,
+}
+
+fn envelope(call: &Call, now: SystemTime) -> String {
+    let session = &call.key.session;
+    let user = ["externalUserId", "external_user_id", "user"].iter().find_map(|key| call.metadata.get(*key)?.as_str());
+    let text = |value: &Value| Value::String(value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+    let envelope = Envelope {
+        r#type: "tool_call",
+        function: Function { name: &call.function, content: call.arguments.value() },
+        context: Context {
+            external_user_id: user,
+            metadata: call.metadata.iter().map(|(key, value)| (key.clone(), text(value))).collect(),
+            call_source: "actiond",
+            conversation_token: &session.session,
+            moment: moment(now),
+            platform: &session.platform,
+            session_id: &session.session,
+            turn_id: &call.key.turn,
+            call_id: &call.key.call_id,
+            attempt: call.attempt,
+            idempotency_key: call.key.handler_idempotency_key(),
+        },
+    };
+    serde_json::to_string(&envelope).unwrap_or_default()
+}
+
+/// `2026-11-30T12:00:00+00:00`
+fn moment(now: SystemTime) -> String {
+    let now = Timestamp::try_from(now).unwrap_or_default();
+    Timestamp::from_second(now.as_second()).unwrap_or_default().display_with_offset(Offset::UTC).to_string()
+}
+
+fn refused(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Error {
+    let detail = format!("the handler answered {}", status.as_u16());
+    match status.as_u16() {
+        408 | 425 | 429 | 500..=599 => Error::Retryable { detail, after: retry_after(headers, now) },
+        _ => Error::fatal(detail),
+    }
+}
+
+fn unreadable(error: BodyError) -> Error {
+    match error {
+        BodyError::TooLarge { cap } => Error::too_large(cap),
+        BodyError::Encoded => Error::fatal(error.to_string()),
+        BodyError::Transport(_) => Error::retryable(error.to_string()),
+    }
+}
+
+/// `image/png` of an image's content type, without parameters.
+fn image_type(content_type: Option<&HeaderValue>) -> Option<String> {
+    let essence = content_type?.to_str().ok()?.split(';').next()?.trim().to_ascii_lowercase();
+    let subtype = essence.strip_prefix("image/")?;
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"+-.".contains(&b);
+    (!subtype.is_empty() && subtype.bytes().all(plain)).then_some(essence)
+}
+
+fn content(body: &[u8]) -> Result<Output, Error> {
+    let parts: Vec<Part> = serde_json::from_slice(body)
+        .map_err(|_| Error::fatal("the answer is not an array of input_text and input_image parts"))?;
+    let sendable = |part: &Part| match part {
+        Part::Text { .. } => true,
+        Part::Image { image_url } => image_url.starts_with("https://") || image_url.starts_with("data:image/"),
+    };
+    match parts.iter().all(sendable) {
+        true => Ok(Output::Content(parts)),
+        false => Err(Error::fatal("an image_url of the answer is neither https: nor data:image/")),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
