@@ -1,6 +1,23 @@
 //! The config file: one YAML document, every problem reported at once with its path.
 
-use crate::{admin, function, ingress, platform, queue, store, telemetry, worker};
+mod expand;
+mod functions;
+mod path;
+mod platforms;
+mod reader;
+mod sections;
+mod units;
+mod yaml;
+
+use std::{fmt, fs, io::ErrorKind, path::Path};
+
+use serde_json::Value;
+
+use self::reader::{Item, Problems};
+use crate::{admin, function, ingress, platform, queue, retry, store, telemetry, worker};
+
+/// Every key with its default and what it is for: what `actiond init` writes.
+pub const EXAMPLE: &str = include_str!("config/example.yaml");
 
 /// The whole file, read and checked.
 #[derive(Clone, Debug)]
@@ -14,3 +31,88 @@ pub struct Config {
     pub platforms: Vec<platform::Config>,
     pub functions: Vec<function::Config>,
 }
+
+/// A config that can be run with, and what its operator should know about it, one line each.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    pub config: Config,
+    pub warnings: Vec<String>,
+}
+
+/// Why a file cannot be run with. Displays as a header and a line for each problem; no line shows a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Errors {
+    file: String,
+    problems: Vec<String>,
+}
+
+impl Errors {
+    /// One line each: `functions[2].handler.url: …`.
+    pub fn problems(&self) -> &[String] {
+        &self.problems
+    }
+}
+
+impl fmt::Display for Errors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.problems.len() == 1 { "" } else { "s" };
+        write!(f, "{}: {} problem{plural}", self.file, self.problems.len())?;
+        self.problems.iter().try_for_each(|problem| write!(f, "\n  {problem}"))
+    }
+}
+
+impl std::error::Error for Errors {}
+
+/// Reads a file, with the environment of the process.
+pub fn load(path: &Path) -> Result<Loaded, Errors> {
+    let errors = |problems| Errors { file: path.display().to_string(), problems };
+    let text = fs::read_to_string(path).map_err(|error| {
+        errors(vec![match error.kind() {
+            ErrorKind::NotFound => format!("no {} here; run actiond init to write one", path.display()),
+            ErrorKind::InvalidData => "is not UTF-8 text".into(),
+            _ => format!("cannot be read: {error}"),
+        }])
+    })?;
+    read(&text, &|name| std::env::var(name).ok()).map_err(errors)
+}
+
+/// Reads the text of a file, with `env` as the environment.
+pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Errors> {
+    read(text, env).map_err(|problems| Errors { file: "actiond.yaml".into(), problems })
+}
+
+fn read(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Vec<String>> {
+    let mut value = yaml::parse(text).map_err(|error| vec![error])?;
+    let problems = Problems::new(expand::expand(&mut value, env));
+    let config = config(&value, &problems);
+    let (errors, warnings) = problems.finish();
+    if errors.is_empty() { Ok(Loaded { config, warnings }) } else { Err(errors) }
+}
+
+fn config(value: &Value, problems: &Problems) -> Config {
+    let root = Item::root(value, problems).section();
+    let ingress = sections::ingress(&root.key("ingress"));
+    let admin = sections::admin(&root.key("admin"));
+    let (queue_item, store_item) = (root.key("queue"), root.key("store"));
+    let queue = sections::queue(&queue_item);
+    let store = sections::store(&store_item);
+    match (&queue, sections::scheme(&store)) {
+        (queue::Config::Embedded, "postgres" | "postgresql") => {
+            queue_item.error_at(".type", "embedded needs a sqlite:// store")
+        }
+        (queue::Config::RabbitMq(_), "sqlite") => {
+            store_item.warn("sqlite:// keeps results on one machine: all workers must run there");
+        }
+        _ => {}
+    }
+    let worker = sections::worker(&root.key("worker"));
+    let retry = sections::retry(&root.key("retry"), &retry::Policy::default());
+    let telemetry = sections::telemetry(&root.key("telemetry"));
+    let platforms = platforms::platforms(&root.key("platforms"));
+    let functions = functions::functions(&root.key("functions"), &retry, &platforms);
+    root.finish();
+    Config { ingress, admin, queue, store, worker, telemetry, platforms, functions }
+}
+
+#[cfg(test)]
+mod tests;
