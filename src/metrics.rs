@@ -1,40 +1,286 @@
 //! The metrics of the program by name; one instrumentation feeds `/metrics` and OTLP.
 
-/// A cheap clone of the instruments. With no meter provider installed every call is a no-op.
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use opentelemetry::{
+    KeyValue,
+    metrics::{Counter, Gauge, Histogram, Meter, MeterProvider as _, UpDownCounter},
+};
+use opentelemetry_sdk::metrics::{MeterProviderBuilder, SdkMeterProvider};
+use prometheus::{Registry, TextEncoder};
+
+/// From a local publish to a slow handler, in seconds.
+const SECONDS: [f64; 15] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+
+/// A cheap clone of the instruments.
 #[derive(Clone)]
-pub struct Metrics {}
+pub struct Metrics {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    registry: Registry,
+    provider: SdkMeterProvider,
+    last_delivery: Arc<LastDelivery>,
+    webhooks: Counter<u64>,
+    publish: Histogram<f64>,
+    calls: Counter<u64>,
+    handler: Histogram<f64>,
+    result_latency: Histogram<f64>,
+    in_flight: UpDownCounter<i64>,
+    unknown_function: Counter<u64>,
+    sessions_due: Gauge<u64>,
+    broker_up: Gauge<u64>,
+    submissions: Counter<u64>,
+}
 
 impl Metrics {
+    /// Metrics that only `render` shows.
     pub fn new() -> Self {
-        Self {}
+        Self::with(SdkMeterProvider::builder())
+    }
+
+    /// Metrics that the readers of `builder` get too.
+    pub fn with(builder: MeterProviderBuilder) -> Self {
+        let registry = Registry::new();
+        let exporter = opentelemetry_prometheus::exporter()
+            .with_registry(registry.clone())
+            .scope_info_enabled(false)
+            .without_target_info()
+            .build();
+        let provider = match exporter {
+            Ok(exporter) => builder.with_reader(exporter).build(),
+            Err(_) => builder.build(),
+        };
+        Self { inner: Arc::new(Inner::new(registry, provider)) }
+    }
+
+    /// The Prometheus text of this moment.
+    pub fn render(&self) -> String {
+        TextEncoder::new().encode_to_string(&self.inner.registry.gather()).unwrap_or_default()
+    }
+
+    /// What must be shut down for the last values to reach a collector.
+    pub(crate) fn provider(&self) -> &SdkMeterProvider {
+        &self.inner.provider
     }
 
     /// `actiond_webhooks_total{platform,outcome}`: queued, ignored, malformed, signature, unavailable, too_large.
-    pub fn webhook(&self, _platform: &str, _outcome: &'static str) {}
+    pub fn webhook(&self, platform: &str, outcome: &'static str) {
+        self.inner.webhooks.add(1, &[label("platform", platform), KeyValue::new("outcome", outcome)]);
+    }
+
     /// `actiond_publish_seconds`
-    pub fn published(&self, _seconds: f64) {}
+    pub fn published(&self, seconds: f64) {
+        self.inner.publish.record(seconds, &[]);
+    }
+
     /// `actiond_calls_total{platform,function,outcome}`: success, error, retried, interrupted, refused, obsolete.
-    pub fn call(&self, _platform: &str, _function: &str, _outcome: &'static str) {}
+    pub fn call(&self, platform: &str, function: &str, outcome: &'static str) {
+        let labels = [label("platform", platform), label("function", function), KeyValue::new("outcome", outcome)];
+        self.inner.calls.add(1, &labels);
+    }
+
     /// `actiond_handler_seconds{function}`
-    pub fn handler(&self, _function: &str, _seconds: f64) {}
+    pub fn handler(&self, function: &str, seconds: f64) {
+        self.inner.handler.record(seconds, &[label("function", function)]);
+    }
+
     /// `actiond_result_latency_seconds{platform}`: webhook accepted to result accepted.
-    pub fn result_latency(&self, _platform: &str, _seconds: f64) {}
+    pub fn result_latency(&self, platform: &str, seconds: f64) {
+        self.inner.result_latency.record(seconds, &[label("platform", platform)]);
+    }
+
     /// `actiond_calls_in_flight`, +1 and -1.
-    pub fn in_flight(&self, _change: i64) {}
+    pub fn in_flight(&self, change: i64) {
+        self.inner.in_flight.add(change, &[]);
+    }
+
     /// `actiond_unknown_function_total{platform}`
-    pub fn unknown_function(&self, _platform: &str) {}
+    pub fn unknown_function(&self, platform: &str) {
+        self.inner.unknown_function.add(1, &[label("platform", platform)]);
+    }
+
     /// `actiond_sessions_due`, the scheduler's last look.
-    pub fn sessions_due(&self, _count: u64) {}
+    pub fn sessions_due(&self, count: u64) {
+        self.inner.sessions_due.record(count, &[]);
+    }
+
     /// `actiond_broker_up`, 0 or 1.
-    pub fn broker_up(&self, _up: bool) {}
-    /// A delivery came: `actiond_last_delivery_age_seconds` counts from here.
-    pub fn delivered(&self) {}
+    pub fn broker_up(&self, up: bool) {
+        self.inner.broker_up.record(up.into(), &[]);
+    }
+
+    /// A delivery came: `actiond_last_delivery_age_seconds` counts from here. Not shown before the first one.
+    pub fn delivered(&self) {
+        self.inner.last_delivery.now();
+    }
+
     /// `actiond_submissions_total{platform,outcome}`: accepted, unclear, retry, unauthorized, too_large, refused, gone.
-    pub fn submission(&self, _platform: &str, _outcome: &'static str) {}
+    pub fn submission(&self, platform: &str, outcome: &'static str) {
+        self.inner.submissions.add(1, &[label("platform", platform), KeyValue::new("outcome", outcome)]);
+    }
 }
 
 impl Default for Metrics {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+fn label(name: &'static str, value: &str) -> KeyValue {
+    KeyValue::new(name, value.to_owned())
+}
+
+/// The exporter to Prometheus adds `_total` to counters and `_seconds` for the unit.
+impl Inner {
+    fn new(registry: Registry, provider: SdkMeterProvider) -> Self {
+        let meter = provider.meter("actiond");
+        let last_delivery = LastDelivery::register(&meter);
+        let counter = |name, help| meter.u64_counter(name).with_description(help).build();
+        let gauge = |name, help| meter.u64_gauge(name).with_description(help).build();
+        let seconds = |name, help| {
+            let histogram = meter.f64_histogram(name).with_unit("s").with_description(help);
+            histogram.with_boundaries(SECONDS.to_vec()).build()
+        };
+        let in_flight = meter.i64_up_down_counter("actiond_calls_in_flight");
+        Self {
+            webhooks: counter("actiond_webhooks", "Webhooks received, by platform and outcome."),
+            publish: seconds("actiond_publish", "Time until a publish was confirmed."),
+            calls: counter("actiond_calls", "Calls that came to an outcome or a retry."),
+            handler: seconds("actiond_handler", "Time that a handler ran."),
+            result_latency: seconds("actiond_result_latency", "Time from webhook accepted to result accepted."),
+            in_flight: in_flight.with_description("Calls whose handler is running.").build(),
+            unknown_function: counter(
+                "actiond_unknown_function",
+                "Pending calls of functions that are not registered.",
+            ),
+            sessions_due: gauge("actiond_sessions_due", "Sessions due at the scheduler's last look."),
+            broker_up: gauge("actiond_broker_up", "Whether the broker is connected, 0 or 1."),
+            submissions: counter("actiond_submissions", "Results posted to a platform, by outcome."),
+            last_delivery,
+            registry,
+            provider,
+        }
+    }
+}
+
+/// When the last delivery came, in milliseconds since the start and one more; zero before the first.
+struct LastDelivery {
+    start: Instant,
+    at: AtomicU64,
+}
+
+impl LastDelivery {
+    fn register(meter: &Meter) -> Arc<Self> {
+        let last = Arc::new(Self { start: Instant::now(), at: AtomicU64::new(0) });
+        let observed = Arc::clone(&last);
+        meter
+            .f64_observable_gauge("actiond_last_delivery_age")
+            .with_unit("s")
+            .with_description("Time since the queue delivered something to this process.")
+            .with_callback(move |observer| {
+                if let Some(age) = observed.age() {
+                    observer.observe(age, &[]);
+                }
+            })
+            .build();
+        last
+    }
+
+    fn now(&self) {
+        self.at.store(self.millis() + 1, Ordering::Relaxed);
+    }
+
+    fn age(&self) -> Option<f64> {
+        let at = self.at.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(self.millis().saturating_sub(at) as f64 / 1000.0)
+    }
+
+    fn millis(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Metrics {
+        let metrics = Metrics::new();
+        metrics.webhook("openai", "queued");
+        metrics.published(0.002);
+        metrics.call("openai", "f", "success");
+        metrics.handler("f", 0.3);
+        metrics.result_latency("openai", 70.0);
+        metrics.in_flight(1);
+        metrics.in_flight(1);
+        metrics.in_flight(-1);
+        metrics.unknown_function("openai");
+        metrics.sessions_due(3);
+        metrics.broker_up(true);
+        metrics.submission("openai", "accepted");
+        metrics
+    }
+
+    #[test]
+    fn the_text_has_exactly_the_promised_names() {
+        let metrics = all();
+        metrics.delivered();
+        let text = metrics.render();
+        let mut types: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+        types.sort_unstable();
+        assert_eq!(
+            types,
+            [
+                "actiond_broker_up gauge",
+                "actiond_calls_in_flight gauge",
+                "actiond_calls_total counter",
+                "actiond_handler_seconds histogram",
+                "actiond_last_delivery_age_seconds gauge",
+                "actiond_publish_seconds histogram",
+                "actiond_result_latency_seconds histogram",
+                "actiond_sessions_due gauge",
+                "actiond_submissions_total counter",
+                "actiond_unknown_function_total counter",
+                "actiond_webhooks_total counter",
+            ]
+        );
+        assert_eq!(text.lines().filter(|line| line.starts_with("# HELP ") && line.ends_with('.')).count(), types.len());
+    }
+
+    #[test]
+    fn the_text_has_the_labels_and_values() {
+        let text = all().render();
+        for line in [
+            r#"actiond_webhooks_total{outcome="queued",platform="openai"} 1"#,
+            r#"actiond_calls_total{function="f",outcome="success",platform="openai"} 1"#,
+            r#"actiond_publish_seconds_bucket{le="0.0025"} 1"#,
+            r#"actiond_handler_seconds_bucket{function="f",le="0.25"} 0"#,
+            r#"actiond_handler_seconds_sum{function="f"} 0.3"#,
+            r#"actiond_result_latency_seconds_bucket{platform="openai",le="60"} 0"#,
+            r#"actiond_result_latency_seconds_count{platform="openai"} 1"#,
+            "actiond_calls_in_flight 1",
+            r#"actiond_unknown_function_total{platform="openai"} 1"#,
+            "actiond_sessions_due 3",
+            "actiond_broker_up 1",
+            r#"actiond_submissions_total{outcome="accepted",platform="openai"} 1"#,
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_age_of_the_last_delivery_is_shown_from_the_first_one() {
+        let metrics = Metrics::new();
+        assert!(!metrics.render().contains("last_delivery"));
+        metrics.delivered();
+        assert!(metrics.render().contains("\nactiond_last_delivery_age_seconds 0"));
     }
 }

@@ -1,4 +1,44 @@
-//! Logs, traces and metrics.
+//! Logs, traces and metrics: set up once, shut down last, never in the way.
+
+use std::{
+    collections::HashMap,
+    io::{IsTerminal, stderr},
+    thread,
+    time::Duration,
+};
+
+use opentelemetry::{
+    KeyValue,
+    propagation::TextMapPropagator,
+    trace::{TraceContextExt, TracerProvider as _},
+};
+use opentelemetry_appender_tracing::layer::OpenTelemetryTracingBridge;
+use opentelemetry_otlp::{
+    ExporterBuildError, LogExporter, MetricExporter, RetryPolicy, SpanExporter, WithExportConfig, WithHttpConfig,
+};
+use opentelemetry_sdk::{
+    Resource, logs::SdkLoggerProvider, metrics::SdkMeterProvider, propagation::TraceContextPropagator,
+    trace::SdkTracerProvider,
+};
+use tokio::{sync::mpsc, time::timeout};
+use tracing::{Span, Subscriber, level_filters::LevelFilter};
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+use tracing_subscriber::{
+    EnvFilter, Layer, Registry,
+    filter::{FilterExt, Targets, filter_fn},
+    fmt::{self, writer::BoxMakeWriter},
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
+};
+
+use crate::metrics::Metrics;
+
+/// How long one export may take.
+const EXPORT_LIMIT: Duration = Duration::from_secs(3);
+/// How long the end of the process waits for the last export.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
+/// What is logged where `RUST_LOG` does not say.
+const DEFAULT_LOG: &str = "info,hyper=warn,reqwest=warn,h2=warn,rustls=warn,lapin=warn,sqlx=warn,opentelemetry=warn";
 
 /// `telemetry` in the config.
 #[derive(Clone, Debug)]
@@ -14,10 +54,336 @@ pub enum LogFormat {
     Text,
 }
 
-/// W3C `traceparent` of the current span, where traces are exported.
-pub fn traceparent() -> Option<String> {
-    None
+/// What was set up. Keep it until the end.
+pub struct Guard {
+    metrics: Metrics,
+    traces_and_logs: Option<(SdkTracerProvider, SdkLoggerProvider)>,
 }
 
-/// Makes `span` a child of the span that `traceparent` names.
-pub fn set_parent(_span: &tracing::Span, _traceparent: &str) {}
+/// Sets up logs on standard error, and OTLP where it is configured. Call it once, after the TLS provider was installed; a
+/// collector that is away is no error.
+pub fn init(config: &Config) -> Guard {
+    let (subscriber, guard, problem) = build(config, BoxMakeWriter::new(stderr));
+    if subscriber.try_init().is_ok()
+        && let Some(problem) = problem
+    {
+        tracing::warn!(%problem, "telemetry is not exported");
+    }
+    guard
+}
+
+impl Guard {
+    /// The instruments; `/metrics` and OTLP show the same ones.
+    pub fn metrics(&self) -> Metrics {
+        self.metrics.clone()
+    }
+
+    /// Sends what is left. Gives up after two seconds: a collector that never answers does not hold the exit.
+    pub async fn shutdown(self) {
+        let Some((traces, logs)) = self.traces_and_logs else { return };
+        let metrics = self.metrics.provider().clone();
+        let (working, mut ended) = mpsc::channel::<()>(1);
+        let shut_down: [Box<dyn FnOnce() + Send>; 3] = [
+            Box::new(move || drop(traces.shutdown_with_timeout(SHUTDOWN_LIMIT))),
+            Box::new(move || drop(logs.shutdown_with_timeout(SHUTDOWN_LIMIT))),
+            Box::new(move || drop(metrics.shutdown_with_timeout(SHUTDOWN_LIMIT))),
+        ];
+        for shut_down in shut_down {
+            let working = working.clone();
+            // Not tokio's blocking pool: the runtime would wait for it without limit.
+            let _ = thread::Builder::new().name("telemetry-end".into()).spawn(move || {
+                shut_down();
+                drop(working);
+            });
+        }
+        drop(working);
+        let _ = timeout(SHUTDOWN_LIMIT, ended.recv()).await;
+    }
+}
+
+/// The subscriber that logs to `writer`, and why OTLP is not there although it is configured.
+fn build(config: &Config, writer: BoxMakeWriter) -> (impl Subscriber + Send + Sync + use<>, Guard, Option<String>) {
+    let otlp = config.otlp.as_deref().map(Otlp::new).transpose();
+    let (otlp, problem) = match otlp {
+        Ok(otlp) => (otlp, None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    let (metrics, providers) = match otlp {
+        Some(Otlp { metrics, traces, logs }) => (metrics, Some((traces, logs))),
+        None => (Metrics::new(), None),
+    };
+    // A list, because an absent layer beside a filtered one would keep every span alive.
+    let mut layers = vec![log(config.log, writer)];
+    if let Some((traces, logs)) = &providers {
+        let spans = tracing_opentelemetry::layer().with_tracer(traces.tracer("actiond"));
+        layers.push(spans.and_then(OpenTelemetryTracingBridge::new(logs)).with_filter(exported()).boxed());
+    }
+    let subscriber = Registry::default().with(layers);
+    (subscriber, Guard { metrics, traces_and_logs: providers }, problem)
+}
+
+/// Events only: with OTLP off nobody looks at a span, and then it costs nothing.
+fn log(format: LogFormat, writer: BoxMakeWriter) -> Box<dyn Layer<Registry> + Send + Sync> {
+    let layer = match format {
+        LogFormat::Json => {
+            let json = fmt::layer().json().flatten_event(true).with_current_span(false).with_span_list(false);
+            json.with_writer(writer).boxed()
+        }
+        LogFormat::Text => fmt::layer().compact().with_ansi(stderr().is_terminal()).with_writer(writer).boxed(),
+    };
+    let chosen = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
+    let filter = EnvFilter::builder().parse_lossy(chosen.as_deref().unwrap_or(DEFAULT_LOG));
+    layer.with_filter(filter_fn(|metadata| metadata.is_event()).and(filter)).boxed()
+}
+
+/// All but what an export does itself, which would be exported again without end.
+fn exported() -> Targets {
+    let own = ["hyper", "reqwest", "h2", "rustls", "opentelemetry"];
+    Targets::new().with_default(LevelFilter::INFO).with_targets(own.map(|target| (target, LevelFilter::OFF)))
+}
+
+/// Providers that export from their own threads, through the blocking client.
+struct Otlp {
+    metrics: Metrics,
+    traces: SdkTracerProvider,
+    logs: SdkLoggerProvider,
+}
+
+impl Otlp {
+    fn new(base: &str) -> Result<Self, ExporterBuildError> {
+        let base = base.trim_end_matches('/');
+        let spans = SpanExporter::builder()
+            .with_http()
+            .with_endpoint(format!("{base}/v1/traces"))
+            .with_timeout(EXPORT_LIMIT)
+            .with_retry_policy(RetryPolicy::recommended())
+            .build()?;
+        let records = LogExporter::builder()
+            .with_http()
+            .with_endpoint(format!("{base}/v1/logs"))
+            .with_timeout(EXPORT_LIMIT)
+            .with_retry_policy(RetryPolicy::recommended())
+            .build()?;
+        let points = MetricExporter::builder()
+            .with_http()
+            .with_endpoint(format!("{base}/v1/metrics"))
+            .with_timeout(EXPORT_LIMIT)
+            .with_retry_policy(RetryPolicy::recommended())
+            .build()?;
+        let resource = resource();
+        let meters = SdkMeterProvider::builder().with_periodic_exporter(points).with_resource(resource.clone());
+        Ok(Self {
+            metrics: Metrics::with(meters),
+            traces: SdkTracerProvider::builder().with_batch_exporter(spans).with_resource(resource.clone()).build(),
+            logs: SdkLoggerProvider::builder().with_batch_exporter(records).with_resource(resource).build(),
+        })
+    }
+}
+
+/// Who we are; `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` have the last word.
+fn resource() -> Resource {
+    let ours = [KeyValue::new("service.name", "actiond"), KeyValue::new("service.version", env!("CARGO_PKG_VERSION"))];
+    let environment = Resource::builder().build();
+    let named = environment.iter().filter(|(_, value)| !value.as_str().starts_with("unknown_service"));
+    let named: Vec<KeyValue> = named.map(|(key, value)| KeyValue::new(key.clone(), value.clone())).collect();
+    Resource::builder_empty().with_attributes(ours).with_attributes(named).build()
+}
+
+/// The current span as a W3C `traceparent`; `None` where OTLP is off.
+pub fn traceparent() -> Option<String> {
+    let context = Span::current().context();
+    let context = context.span().span_context().clone();
+    let flags = context.trace_flags().to_u8();
+    context.is_valid().then(|| format!("00-{}-{}-{flags:02x}", context.trace_id(), context.span_id()))
+}
+
+/// Makes `span` continue the trace of a `traceparent`. Only before the span is entered; what is no `traceparent` is ignored.
+pub fn set_parent(span: &Span, traceparent: &str) {
+    let carrier = HashMap::from([("traceparent".to_owned(), traceparent.to_owned())]);
+    let context = TraceContextPropagator::new().extract(&carrier);
+    if context.span().span_context().is_valid() {
+        let _ = span.set_parent(context);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::{TcpListener, TcpStream},
+        sync::{Arc, Mutex},
+        time::Instant,
+    };
+
+    use tracing::{info, info_span, subscriber::with_default};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl Sink {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+
+        fn writer(&self) -> BoxMakeWriter {
+            let sink = self.clone();
+            BoxMakeWriter::new(move || sink.clone())
+        }
+    }
+
+    impl Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn with_otlp(url: String) -> (impl Subscriber + Send + Sync, Guard) {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let config = Config { log: LogFormat::Json, otlp: Some(url) };
+        let (subscriber, guard, problem) = build(&config, Sink::default().writer());
+        assert_eq!(problem, None);
+        (subscriber, guard)
+    }
+
+    fn work(guard: &Guard) {
+        let span = info_span!("reconcile", session.id = "sess_1");
+        span.in_scope(|| info!(call.id = "call_1", "result submitted"));
+        guard.metrics().webhook("openai", "queued");
+    }
+
+    fn url(listener: &TcpListener) -> String {
+        format!("http://{}/", listener.local_addr().unwrap())
+    }
+
+    #[test]
+    fn json_logs_are_one_flat_line() {
+        let sink = Sink::default();
+        let (subscriber, guard, _) = build(&Config { log: LogFormat::Json, otlp: None }, sink.writer());
+        with_default(subscriber, || work(&guard));
+        let lines: Vec<serde_json::Value> =
+            sink.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 1);
+        assert_eq!(
+            (lines[0]["message"].as_str(), lines[0]["call.id"].as_str()),
+            (Some("result submitted"), Some("call_1"))
+        );
+        assert_eq!(
+            (lines[0]["level"].as_str(), lines[0]["target"].as_str()),
+            (Some("INFO"), Some("actiond::telemetry::tests"))
+        );
+    }
+
+    #[test]
+    fn text_logs_are_one_line_without_colours_off_a_terminal() {
+        let sink = Sink::default();
+        let (subscriber, guard, _) = build(&Config { log: LogFormat::Text, otlp: None }, sink.writer());
+        with_default(subscriber, || work(&guard));
+        let text = sink.text();
+        assert!(text.ends_with("result submitted call.id=\"call_1\"\n") && text.lines().count() == 1, "{text}");
+    }
+
+    #[test]
+    fn without_otlp_spans_are_off_and_there_is_no_trace() {
+        let (subscriber, _guard, _) = build(&Config { log: LogFormat::Json, otlp: None }, Sink::default().writer());
+        let span = info_span!("reconcile");
+        assert!(subscriber.register_callsite(span.metadata().unwrap()).is_never());
+        with_default(subscriber, || {
+            let span = info_span!("reconcile");
+            set_parent(&span, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+            assert_eq!(span.in_scope(traceparent), None);
+        });
+    }
+
+    #[test]
+    fn a_trace_goes_on_from_its_traceparent() {
+        let (subscriber, _guard) = with_otlp("http://127.0.0.1:9".into());
+        with_default(subscriber, || {
+            let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+            let span = info_span!("reconcile");
+            set_parent(&span, parent);
+            let child = span.in_scope(traceparent).unwrap();
+            assert!(child.starts_with(&parent[..36]) && child.ends_with("-01") && child != parent, "{child}");
+            for bad in ["", "00", "00-00000000000000000000000000000000-b7ad6b7169203331-01", "é"] {
+                let span = info_span!("reconcile");
+                set_parent(&span, bad);
+                assert_eq!(span.in_scope(traceparent).unwrap().len(), parent.len());
+            }
+            assert_eq!(traceparent(), None);
+        });
+    }
+
+    #[tokio::test]
+    async fn a_collector_gets_spans_logs_and_metrics_at_the_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (subscriber, guard) = with_otlp(url(&listener));
+        let (sender, mut requests) = mpsc::unbounded_channel();
+        thread::spawn(move || {
+            while let Ok((stream, _)) = listener.accept() {
+                let sender = sender.clone();
+                thread::spawn(move || answer(stream, |request| sender.send(request).is_ok()));
+            }
+        });
+        with_default(subscriber, || work(&guard));
+        guard.shutdown().await;
+
+        let mut found = Vec::new();
+        while found.len() < 3 {
+            let request = requests.recv().await.unwrap();
+            let has = |text: &str| request.windows(text.len()).any(|window| window == text.as_bytes());
+            let holds =
+                [("/v1/traces ", "reconcile"), ("/v1/logs ", "result submitted"), ("/v1/metrics ", "actiond_webhooks")];
+            let (path, _) = holds.iter().find(|(path, text)| has(path) && has(text)).unwrap();
+            assert!(has("service.name") && has("actiond") && !found.contains(path));
+            found.push(*path);
+        }
+    }
+
+    /// Answers 200 to requests with a Content-Length, one after the other.
+    fn answer(mut stream: TcpStream, seen: impl Fn(Vec<u8>) -> bool) -> Option<()> {
+        let mut bytes = Vec::new();
+        loop {
+            let mut chunk = [0; 4096];
+            let read = stream.read(&mut chunk).ok().filter(|n| *n > 0)?;
+            bytes.extend_from_slice(&chunk[..read]);
+            let Some(head) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
+            let text = String::from_utf8_lossy(&bytes[..head]).to_ascii_lowercase();
+            let length: usize = text.split("content-length: ").nth(1)?.lines().next()?.parse().ok()?;
+            if bytes.len() >= head + 4 + length {
+                seen(std::mem::take(&mut bytes)).then_some(())?;
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").ok()?;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_collector_that_never_answers_does_not_hold_the_exit() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (subscriber, guard) = with_otlp(url(&listener));
+        with_default(subscriber, || {
+            let start = Instant::now();
+            (0..1000).for_each(|_| work(&guard));
+            assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+        });
+        let start = Instant::now();
+        guard.shutdown().await;
+        assert!(start.elapsed() < SHUTDOWN_LIMIT + Duration::from_secs(1), "{:?}", start.elapsed());
+    }
+
+    #[tokio::test]
+    async fn a_collector_that_is_away_does_not_hold_the_exit() {
+        let url = url(&TcpListener::bind("127.0.0.1:0").unwrap());
+        let (subscriber, guard) = with_otlp(url);
+        with_default(subscriber, || work(&guard));
+        let start = Instant::now();
+        guard.shutdown().await;
+        assert!(start.elapsed() < SHUTDOWN_LIMIT + Duration::from_secs(1), "{:?}", start.elapsed());
+    }
+}
