@@ -83,7 +83,8 @@ fn webhook(item: &Item) -> WebhookConfig {
         if !secrets.is_absent() {
             secrets.error("cannot be used with insecure: true; remove one of them");
         }
-        section.leave_open();
+        ["scheme", "tolerance", "header"].map(|key| section.key(key));
+        section.finish();
         return WebhookConfig::Insecure;
     }
     let choices = [("standard", Scheme::Standard), ("shared_secret", Scheme::SharedSecret)];

@@ -127,6 +127,7 @@ fn each_problem_has_its_path_and_says_what_is_allowed() {
         ("scheme: standard", "scheme: standard, tolerance: 0s", "platforms[0].webhook.tolerance", "from 1s"),
         ("scheme: standard", "insecure: true", "platforms[0].webhook.secrets", "remove one"),
         ("scheme: standard", "scheme: shared_secret, header: \"a b\"", "platforms[0].webhook.header", "HTTP header"),
+        (WEBHOOK, "insecure: true, sceme: standard", "platforms[0].webhook.sceme", "did you mean scheme?"),
         ("name: f,", "name: \"f g\",", "functions[0].name", "1 to 64 letters"),
         (&function, &second, "functions[1].name", "item 0 of the list has this name"),
         ("{ type: object }", "{ type: string }", "functions[0].parameters", "type must be object"),
