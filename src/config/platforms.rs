@@ -83,7 +83,9 @@ fn webhook(item: &Item) -> WebhookConfig {
         if !secrets.is_absent() {
             secrets.error("cannot be used with insecure: true; remove one of them");
         }
-        ["scheme", "tolerance", "header"].map(|key| section.key(key));
+        for unused in ["scheme", "tolerance", "header"] {
+            section.key(unused);
+        }
         section.finish();
         return WebhookConfig::Insecure;
     }
