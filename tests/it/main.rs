@@ -2,5 +2,6 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod queue_contract;
 mod services;
 mod store_contract;

@@ -1,0 +1,212 @@
+//! One story over every queue: what a worker may rely on, whatever carries the sessions.
+
+mod rabbitmq;
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use actiond::{
+    queue::{Consumer, Delivery, Queue},
+    session::{ActionRequired, SessionKey},
+};
+use async_trait::async_trait;
+use tokio::time::timeout;
+
+/// Where a queue lives, empty at first.
+#[async_trait(?Send)]
+trait Place {
+    /// A queue of this place that is ready; each call stands for one more process.
+    async fn open(&self) -> Arc<dyn Queue>;
+
+    /// Takes what was put aside as dead: reason and action.
+    async fn dead(&self) -> Vec<(String, ActionRequired)>;
+}
+
+/// Runs the whole contract over one kind of place.
+macro_rules! contract {
+    ($place:expr) => {
+        crate::queue_contract::contract! { $place;
+            a_published_action_is_delivered_as_it_was
+            an_acknowledged_action_is_gone
+            an_action_of_a_consumer_that_died_is_delivered_again
+            a_dropped_delivery_is_delivered_again
+            a_released_action_is_delivered_again
+            a_rejected_action_is_put_aside_with_its_reason
+            many_publish_at_once_and_nothing_is_lost
+            a_cancelled_consumer_gives_back_what_it_prefetched
+            a_closed_queue_refuses_to_publish
+        }
+    };
+    ($place:expr; $($story:ident)*) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $story() {
+                crate::queue_contract::$story(&$place).await;
+            }
+        )*
+    };
+}
+use contract;
+
+async fn a_published_action_is_delivered_as_it_was(place: &impl Place) {
+    let queue = place.open().await;
+    let mut consumer = queue.consume().await;
+    let sent = ActionRequired {
+        session: SessionKey::new("openai", "sess_é/../1"),
+        event: "wh_1".into(),
+        accepted_at: 1_790_000_000_123,
+        tries: 2,
+        traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into()),
+    };
+    queue.publish(&sent).await.unwrap();
+
+    let delivery = next(&mut consumer).await;
+    assert_eq!(delivery.action, sent);
+    assert!(!delivery.redelivered);
+    assert_eq!(delivery.deliveries, 0);
+    assert_eq!(queue.ready(), Ok(()));
+    delivery.ack().await;
+    queue.close().await;
+}
+
+async fn an_acknowledged_action_is_gone(place: &impl Place) {
+    let queue = place.open().await;
+    let mut consumer = queue.consume().await;
+    queue.publish(&action("first")).await.unwrap();
+    next(&mut consumer).await.ack().await;
+    consumer.cancel().await;
+    queue.close().await;
+
+    let queue = place.open().await;
+    let mut consumer = queue.consume().await;
+    queue.publish(&action("second")).await.unwrap();
+    assert_eq!(next(&mut consumer).await.action, action("second"));
+    queue.close().await;
+}
+
+async fn an_action_of_a_consumer_that_died_is_delivered_again(place: &impl Place) {
+    let died = place.open().await;
+    let mut consumer = died.consume().await;
+    died.publish(&action("one")).await.unwrap();
+    let held = next(&mut consumer).await;
+    drop((died, consumer));
+
+    let queue = place.open().await;
+    let mut consumer = queue.consume().await;
+    let again = next(&mut consumer).await;
+    assert_eq!(again.action, action("one"));
+    assert!(again.redelivered);
+    assert!(again.deliveries >= 1);
+    // The dead one's late word changes nothing.
+    held.ack().await;
+    again.ack().await;
+    queue.close().await;
+}
+
+async fn a_dropped_delivery_is_delivered_again(place: &impl Place) {
+    let queue = place.open().await;
+    let mut consumer = queue.consume().await;
+    queue.publish(&action("one")).await.unwrap();
+    drop(next(&mut consumer).await);
+    let again = next(&mut consumer).await;
+    assert_eq!(again.action, action("one"));
+    assert!(again.redelivered);
+    again.ack().await;
+    queue.close().await;
+}
+
+async fn a_released_action_is_delivered_again(place: &impl Place) {
+    let queue = place.open().await;
+    let mut consumer = queue.consume().await;
+    queue.publish(&action("one")).await.unwrap();
+    next(&mut consumer).await.release().await;
+    let again = next(&mut consumer).await;
+    assert_eq!(again.action, action("one"));
+    again.ack().await;
+    queue.close().await;
+}
+
+async fn a_rejected_action_is_put_aside_with_its_reason(place: &impl Place) {
+    let queue = place.open().await;
+    let mut consumer = queue.consume().await;
+    queue.publish(&action("bad")).await.unwrap();
+    next(&mut consumer).await.reject("no such platform").await;
+    assert_eq!(place.dead().await, [("no such platform".into(), action("bad"))]);
+
+    queue.publish(&action("good")).await.unwrap();
+    let delivery = next(&mut consumer).await;
+    assert_eq!(delivery.action, action("good"));
+    delivery.ack().await;
+    queue.close().await;
+}
+
+async fn many_publish_at_once_and_nothing_is_lost(place: &impl Place) {
+    const MANY: usize = 500;
+    let queue = place.open().await;
+    let mut consumer = queue.consume().await;
+    let publishes: Vec<_> = (0..MANY)
+        .map(|n| {
+            let queue = queue.clone();
+            tokio::spawn(async move { queue.publish(&action(&format!("sess_{n}"))).await.unwrap() })
+        })
+        .collect();
+    let mut seen = BTreeSet::new();
+    while seen.len() < MANY {
+        let delivery = next(&mut consumer).await;
+        seen.insert(delivery.action.session.clone());
+        delivery.ack().await;
+    }
+    for publish in publishes {
+        publish.await.unwrap();
+    }
+    queue.close().await;
+}
+
+async fn a_cancelled_consumer_gives_back_what_it_prefetched(place: &impl Place) {
+    let first = place.open().await;
+    let mut consumer = first.consume().await;
+    for name in ["one", "two", "three", "four"] {
+        first.publish(&action(name)).await.unwrap();
+    }
+    let held = next(&mut consumer).await;
+    consumer.cancel().await;
+    assert!(consumer.next().await.is_none());
+
+    let second = place.open().await;
+    let mut others = second.consume().await;
+    let mut seen = BTreeSet::new();
+    for _ in 0..3 {
+        let delivery = next(&mut others).await;
+        seen.insert(delivery.action.session.session.to_string());
+        delivery.ack().await;
+    }
+    // What was handed out before is still its holder's to settle.
+    let handed_out = held.action.session.session.to_string();
+    held.ack().await;
+    first.close().await;
+    assert!(seen.insert(handed_out));
+    assert_eq!(seen, ["one", "two", "three", "four"].map(String::from).into());
+
+    second.publish(&action("last")).await.unwrap();
+    assert_eq!(next(&mut others).await.action, action("last"));
+    second.close().await;
+}
+
+async fn a_closed_queue_refuses_to_publish(place: &impl Place) {
+    let queue = place.open().await;
+    queue.close().await;
+    assert!(queue.publish(&action("late")).await.is_err());
+}
+
+fn action(session: &str) -> ActionRequired {
+    ActionRequired {
+        session: SessionKey::new("openai", session),
+        event: format!("event of {session}"),
+        accepted_at: 1_790_000_000_000,
+        tries: 0,
+        traceparent: None,
+    }
+}
+
+async fn next(consumer: &mut Box<dyn Consumer>) -> Delivery {
+    timeout(Duration::from_secs(30), consumer.next()).await.expect("no delivery in time").expect("the consumer ended")
+}
