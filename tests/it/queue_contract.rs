@@ -1,4 +1,5 @@
-//! One story over every queue: what a worker may rely on, whatever carries the sessions.
+//! One story over every queue: what a worker may rely on, whatever carries the sessions. One more queue is one more
+//! module here, with a `Place` and a line `contract!(its place)`.
 
 mod rabbitmq;
 
