@@ -1,8 +1,49 @@
-//! actiond answers the required actions of AI agents.
+//! actiond answers the *required actions* of AI agents.
+//!
+//! An agent platform pauses a session because the model called one of your functions. actiond learns of it by a signed
+//! webhook, reads the authoritative pending calls, runs the handler that the config registers, keeps the result under its
+//! call key, and gives it back exactly once in effect.
+//!
+//! # The path, and where each step lives
+//!
+//! ```text
+//! POST /webhooks/{platform} ─ verify ─ parse ─ publish, confirmed ─ 200                                    ingress, queue
+//!
+//! queue ─ reconcile(session)                                                                     worker, worker/sessions
+//!   1 retrieve   the platform says which calls are pending; the webhook is only a hint                         platform
+//!   2 claim      first writer wins, under a lease with a fence                                          store, store/judge
+//!   3 validate   arguments against the function's schema; a model's mistake is an answer            arguments, schema
+//!   4 call       the handler, with deadline and limits; the claim is renewed meanwhile          worker/answer, handler
+//!   5 complete   the exact bytes and their key are stored before anything is sent                                 store
+//!   6 submit     one event a request, same bytes, same key                                     worker/submit, platform
+//!   7 retrieve again, until nothing of ours is pending; then acknowledge                           worker/reconcile
+//! ```
+//!
+//! **Level-triggered.** The queue carries session ids, never truth. One webhook, ten copies of it, a timer or a person all
+//! start the same reconcile; what has been done is skipped. A duplicate costs a read, a crash at any line a redelivery.
+//!
+//! **The store owns state and time, the queue owns distribution.** Claims, results, attempts and due times are rows, judged
+//! by the database's clock. A retry, a busy call and a confirmation check are all "this session is due then": one scheduler
+//! in every worker publishes due sessions ([`worker`]).
+//!
+//! # Seams
+//!
+//! [`queue::Queue`], [`store::Store`], [`platform::Platform`] and [`handler::Handler`] are small traits whose answers say
+//! what to do next. Each implementation is one module below its seam and alone names its driver crate. [`app`] is the only
+//! place that names concrete types; [`session`] is the vocabulary that all share.
+//!
+//! | to add | write | and name it in |
+//! |---|---|---|
+//! | a handler kind | `src/handler/NAME.rs` | `handler::build`, `config/functions.rs` |
+//! | a platform | `src/platform/NAME.rs` | `app::adapter`, `config/platforms.rs` |
+//! | a queue or store | `src/queue/NAME.rs`, `src/store/NAME.rs`, a line in its contract suite | `app`, `config/sections.rs` |
 
 pub mod admin;
+pub mod app;
 pub mod arguments;
+pub mod cli;
 pub mod config;
+pub mod demo;
 pub mod function;
 pub mod handler;
 pub mod http;

@@ -44,8 +44,10 @@ pub enum WebhookConfig {
 pub enum Submitted {
     /// 2xx. Accepted is not applied: the call may linger in the pending list.
     Accepted,
-    /// Only reading the session again tells: 409, or an unknown call that did not register in time.
+    /// 409: answered already, or in conflict. Only reading the session again tells.
     Unclear { detail: String },
+    /// The platform knows no such pending call, even a second after it listed it: ended, or very slow to register.
+    Unknown { detail: String },
     /// Try again: throttled, server fault, no connection.
     Retry { after: Option<Duration>, detail: String },
     /// Our credentials are refused (401, 403): stop asking, readiness turns red.

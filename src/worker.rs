@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::account::Account;
+pub(crate) use self::answer::FAILED;
 use self::sessions::Sessions;
 use crate::{
     function::Registry,

@@ -169,7 +169,7 @@ impl Failure {
     fn into_submitted(self) -> Submitted {
         let Self { status, after, unknown_call, detail } = self;
         match status.map(|status| status.as_u16()) {
-            _ if unknown_call => Submitted::Unclear { detail },
+            _ if unknown_call => Submitted::Unknown { detail },
             Some(401 | 403) => Submitted::Unauthorized { detail },
             Some(404) => Submitted::Gone,
             Some(409) => Submitted::Unclear { detail },

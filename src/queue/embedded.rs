@@ -1,6 +1,12 @@
 //! The queue as rows of the SQLite store: one process, durable, nothing beside it.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use async_trait::async_trait;
 use sqlx::{Row, SqliteConnection};
@@ -32,18 +38,27 @@ const REJECT: &str = "UPDATE queue SET reason = ?2 WHERE id = ?1";
 pub struct Embedded {
     database: Database,
     published: Arc<Notify>,
+    closed: Arc<AtomicBool>,
     metrics: Metrics,
 }
 
 impl Embedded {
     pub fn new(database: Database, metrics: Metrics) -> Self {
-        Self { database, published: Arc::new(Notify::new()), metrics }
+        Self { database, published: Arc::default(), closed: Arc::default(), metrics }
+    }
+
+    /// Takes back what an earlier process held when it ended. Only while no other process serves the file.
+    pub async fn recover(&self) -> Result<()> {
+        self.database.write(|db| Box::pin(run(db, RECOVER, None))).await
     }
 }
 
 #[async_trait]
 impl Queue for Embedded {
     async fn publish(&self, action: &ActionRequired) -> std::result::Result<(), PublishError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(PublishError::new("the queue is closed"));
+        }
         let message = serde_json::to_string(action).map_err(|e| PublishError::new(e.to_string()))?;
         self.database
             .write(|db| {
@@ -59,10 +74,6 @@ impl Queue for Embedded {
     }
 
     async fn consume(&self) -> Box<dyn Consumer> {
-        let recovered = self.database.write(|db| Box::pin(run(db, RECOVER, None))).await;
-        if let Err(error) = recovered {
-            tracing::error!(%error, "cannot take back what an earlier run held");
-        }
         Box::new(Rows { queue: self.clone(), buffered: VecDeque::new(), cancelled: false })
     }
 
@@ -71,6 +82,7 @@ impl Queue for Embedded {
     }
 
     async fn close(&self) {
+        self.closed.store(true, Ordering::Release);
         // Writes are done in order: when this one is, every acknowledgement before it is.
         let _ = self.database.write(|_| Box::pin(async { Ok(()) })).await;
     }
@@ -121,7 +133,7 @@ impl Consumer for Rows {
 
 impl Rows {
     async fn deliver(&self, taken: Taken) -> Option<Delivery> {
-        let settle = Box::new(Held { queue: self.queue.clone(), id: taken.id });
+        let settle = Box::new(Held { queue: self.queue.clone(), id: taken.id, settled: false });
         let before = taken.deliveries.saturating_sub(1);
         match serde_json::from_str(&taken.message) {
             Ok(action) => {
@@ -157,20 +169,39 @@ async fn take(db: &mut SqliteConnection) -> Result<Vec<Taken>> {
 struct Held {
     queue: Embedded,
     id: i64,
+    settled: bool,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.settled {
+            return;
+        }
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let (queue, id) = (self.queue.clone(), self.id);
+            runtime.spawn(async move {
+                settle(&queue.database, RELEASE, id, None).await;
+                queue.published.notify_one();
+            });
+        }
+    }
 }
 
 #[async_trait]
 impl Settle for Held {
-    async fn ack(self: Box<Self>) {
+    async fn ack(mut self: Box<Self>) {
+        self.settled = true;
         settle(&self.queue.database, ACK, self.id, None).await;
     }
 
-    async fn release(self: Box<Self>) {
+    async fn release(mut self: Box<Self>) {
+        self.settled = true;
         settle(&self.queue.database, RELEASE, self.id, None).await;
         self.queue.published.notify_one();
     }
 
-    async fn reject(self: Box<Self>, reason: &str) {
+    async fn reject(mut self: Box<Self>, reason: &str) {
+        self.settled = true;
         settle(&self.queue.database, REJECT, self.id, Some(reason.to_owned())).await;
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use crate::platform::Platform;
 
 /// How long nothing is asked after a 401 or 403.
-const PAUSE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_secs(10);
 
 pub struct Account {
     pub name: Arc<str>,

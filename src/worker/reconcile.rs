@@ -136,7 +136,11 @@ impl Look<'_> {
                     self.again(self.worker.config.confirm_after);
                     Transition::Submitted(self.worker.config.confirm_after)
                 }
-                (Reply::Refused, false) => Transition::Obsolete,
+                (Reply::Unknown | Reply::Refused, false) => Transition::Obsolete,
+                (Reply::Unknown, true) => {
+                    self.again(self.backoff(None));
+                    continue;
+                }
                 (Reply::Refused, true) if pending.is_some() => {
                     tracing::error!(call.id = %stored.key.call_id, function = stored.function, "the platform refused a result for good");
                     Transition::Refused

@@ -20,6 +20,7 @@ pub(super) struct Posted {
 pub(super) enum Reply {
     Accepted,
     Unclear,
+    Unknown,
     Refused,
 }
 
@@ -51,6 +52,10 @@ pub(super) async fn submit(
             Submitted::Unclear { detail } => {
                 tracing::warn!(call.id = %stored.key.call_id, detail, "reading the session again to learn what became of a result");
                 Reply::Unclear
+            }
+            Submitted::Unknown { detail } => {
+                tracing::warn!(call.id = %stored.key.call_id, detail, "the platform does not know a call that it listed");
+                Reply::Unknown
             }
             Submitted::Refused { detail } => {
                 tracing::warn!(call.id = %stored.key.call_id, detail, "a result was refused");
@@ -85,6 +90,7 @@ async fn post(worker: &Worker, account: &Account, stored: &Stored) -> Submitted 
     let outcome = match &submitted {
         Submitted::Accepted => "accepted",
         Submitted::Unclear { .. } => "unclear",
+        Submitted::Unknown { .. } => "unknown",
         Submitted::Retry { .. } => "retry",
         Submitted::Unauthorized { .. } => "unauthorized",
         Submitted::TooLarge { .. } => "too_large",

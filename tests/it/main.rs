@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod crash;
+mod flow;
+mod proxy;
 mod queue_contract;
+mod rig;
 mod services;
 mod store_contract;

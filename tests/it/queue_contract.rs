@@ -1,6 +1,7 @@
 //! One story over every queue: what a worker may rely on, whatever carries the sessions. One more queue is one more
 //! module here, with a `Place` and a line `contract!(its place)`.
 
+mod embedded;
 mod rabbitmq;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};

@@ -340,7 +340,7 @@ async fn a_call_that_never_registers_is_unclear() {
     let peer = Peer::start([api_error(400, "invalid_request_error", "Unknown pending tool call")]).await;
     let submission = Submission { body: b"{}".to_vec(), idempotency_key: "k".to_owned() };
     let detail = "status 400 invalid_request_error".to_owned();
-    assert_eq!(peer.api().submit(&call(), &submission).await, Submitted::Unclear { detail });
+    assert_eq!(peer.api().submit(&call(), &submission).await, Submitted::Unknown { detail });
     assert_eq!(peer.seen().len(), 4);
 }
 

@@ -1,6 +1,6 @@
 //! One SQLite file with one writer, which ledger and embedded queue share.
 
-use std::str::FromStr;
+use std::{fs::File, path::PathBuf, str::FromStr};
 
 use futures_util::future::BoxFuture;
 use secrecy::ExposeSecret;
@@ -24,6 +24,7 @@ type Write = Box<dyn for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, F
 pub struct Database {
     pub(crate) reads: SqlitePool,
     writes: mpsc::Sender<Write>,
+    file: PathBuf,
 }
 
 impl Database {
@@ -35,11 +36,23 @@ impl Database {
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(config.timeout);
+        let file = options.get_filename().to_owned();
         let writer = SqliteConnection::connect_with(&options).await?;
         let reads = SqlitePoolOptions::new().max_connections(4).acquire_timeout(config.timeout);
         let (writes, waiting) = mpsc::channel(WRITES * 4);
         tokio::spawn(write(writer, waiting));
-        Ok(Self { reads: reads.connect_lazy_with(options), writes })
+        Ok(Self { reads: reads.connect_lazy_with(options), writes, file })
+    }
+
+    /// Makes this process the only one that serves the file, as long as the answer is kept.
+    pub fn own(&self) -> Result<File> {
+        let mut name = self.file.clone().into_os_string();
+        name.push(".lock");
+        let lock = File::create(&name).map_err(Error::new)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(lock),
+            Err(_) => Err(Error::new(format!("another actiond serves {}", self.file.display()))),
+        }
     }
 
     /// Runs `job` in a transaction with whatever else is waiting, and answers after the commit.

@@ -1,0 +1,85 @@
+//! `actiond call`: one function from the shell, through the same validation and handler as in earnest.
+
+use std::{sync::Arc, time::SystemTime};
+
+use anyhow::anyhow;
+use serde_json::{Map, Value, json};
+
+use super::{ConfigFile, Failure};
+use crate::{
+    app,
+    arguments::Arguments,
+    handler::{Call, Error},
+    session::{CallKey, Output, SessionKey, ToolResult},
+};
+
+#[derive(clap::Args)]
+pub(super) struct CallArgs {
+    #[command(flatten)]
+    config: ConfigFile,
+    /// The function's name
+    name: String,
+    /// Its arguments, a JSON object
+    #[arg(long, default_value = "{}", value_name = "JSON")]
+    args: String,
+    /// Session metadata as the platform would give it, a JSON object
+    #[arg(long, default_value = "{}", value_name = "JSON")]
+    metadata: String,
+    /// The platform to call as [default: the first that the function answers]
+    #[arg(long, value_name = "NAME")]
+    platform: Option<String>,
+}
+
+pub(super) async fn call(args: CallArgs) -> Result<(), Failure> {
+    let config = args.config.load()?;
+    let guard = crate::telemetry::init(&super::quiet_logs());
+    let functions = app::functions(&config.functions).map_err(|error| Failure::Config(format!("{error:#}")))?;
+    let function = functions.by_name(&args.name).ok_or_else(|| {
+        let mut names: Vec<&str> = functions.names().collect();
+        names.sort_unstable();
+        anyhow!("no function {} in {}; there are: {}", args.name, args.config.path().display(), names.join(", "))
+    })?;
+    let metadata: Map<String, Value> =
+        serde_json::from_str(&args.metadata).map_err(|error| anyhow!("--metadata is not a JSON object: {error}"))?;
+    let platform = args.platform.or_else(|| function.platforms.first().cloned()).unwrap_or_else(|| "cli".to_owned());
+    let id = uuid::Uuid::now_v7().simple();
+    let key = CallKey::new(SessionKey::new(platform, format!("cli_{id}")), "turn_cli", format!("call_{id}"));
+
+    let arguments =
+        Arguments::parse(Some(&args.args)).and_then(|arguments| function.schema.check(&arguments).map(|()| arguments));
+    let result = match arguments {
+        Err(sentence) => Ok(ToolResult::Error(sentence)),
+        Ok(arguments) => {
+            let call = Call {
+                key,
+                function: args.name,
+                arguments,
+                attempt: 1,
+                deadline: SystemTime::now().checked_add(std::time::Duration::from_secs(3600)),
+                metadata: Arc::new(metadata),
+                traceparent: None,
+            };
+            function.handler.call(&call).await.map(ToolResult::Success)
+        }
+    };
+    guard.shutdown().await;
+    print(result)
+}
+
+fn print(result: Result<ToolResult, Error>) -> Result<(), Failure> {
+    let (shown, sent) = match result {
+        Ok(ToolResult::Success(Output::Text(text))) => (json!({ "success": true, "output": text }), true),
+        Ok(ToolResult::Success(Output::Content(parts))) => (json!({ "success": true, "output": parts }), true),
+        Ok(ToolResult::Error(sentence)) => (json!({ "success": false, "error": sentence }), false),
+        Err(Error::Final { detail, message }) => {
+            eprintln!("the handler failed for good: {detail}");
+            let error = message.unwrap_or_else(|| crate::worker::FAILED.to_owned());
+            (json!({ "success": false, "error": error }), false)
+        }
+        Err(Error::Retryable { detail, .. }) => {
+            return Err(anyhow!("the handler failed and would be tried again: {detail}").into());
+        }
+    };
+    println!("{}", serde_json::to_string_pretty(&shown)?);
+    if sent { Ok(()) } else { Err(Failure::Said) }
+}

@@ -1,0 +1,41 @@
+//! `init`, `check`, `migrate`: what there is to do with a config file at rest.
+
+use std::{io::Write as _, path::Path};
+
+use anyhow::Context as _;
+
+use super::{ConfigFile, Failure};
+use crate::{app, config::EXAMPLE};
+
+pub(super) fn init(path: &Path, force: bool) -> Result<(), Failure> {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).truncate(true).create(true).create_new(!force);
+    let shown = path.display();
+    let mut file = options.open(path).with_context(|| match path.exists() {
+        true => format!("{shown} is there already: --force overwrites it"),
+        false => format!("cannot write {shown}"),
+    })?;
+    file.write_all(EXAMPLE.as_bytes()).with_context(|| format!("cannot write {shown}"))?;
+    println!("wrote {shown}. Set OPENAI_API_KEY and OPENAI_WEBHOOK_SECRET, register your functions, then:");
+    println!("  actiond check --config {shown}");
+    println!("  actiond serve --config {shown}");
+    Ok(())
+}
+
+pub(super) fn check(file: &ConfigFile) -> Result<(), Failure> {
+    let config = file.load()?;
+    app::functions(&config.functions).map_err(|error| Failure::Config(format!("{error:#}")))?;
+    let list = |names: Vec<&str>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    println!("{} is fine", file.path().display());
+    println!("platforms  {}", list(config.platforms.iter().map(|p| p.name.as_str()).collect()));
+    println!("functions  {}", list(config.functions.iter().map(|f| f.name.as_str()).collect()));
+    Ok(())
+}
+
+pub(super) async fn migrate(file: &ConfigFile) -> Result<(), Failure> {
+    let config = file.load()?;
+    let opened = app::open(&config.store).await?;
+    opened.store.migrate().await.context("cannot migrate the store")?;
+    println!("the store's schema is up to date");
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! `actiond serve`: config, telemetry, ports, parts; then run until a signal.
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::{ConfigFile, Failure};
+use crate::{
+    app::{App, Listeners, Role},
+    metrics::Metrics,
+    telemetry,
+};
+
+pub(super) async fn serve(file: &ConfigFile, role: Role) -> Result<(), Failure> {
+    let config = file.load()?;
+    let guard = telemetry::init(&config.telemetry);
+    let ended = run(config, role, guard.metrics()).await;
+    guard.shutdown().await;
+    ended
+}
+
+async fn run(config: crate::config::Config, role: Role, metrics: Metrics) -> Result<(), Failure> {
+    let listeners = Listeners::bind(&config, role).await?;
+    let (platforms, functions) = (config.platforms.len(), config.functions.len());
+    let app = App::build(config, role, metrics).await.map_err(|error| Failure::Config(format!("{error:#}")))?;
+    let stop = signals(Some(app.force()));
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        role = ?role,
+        ingress = %address(listeners.ingress.as_ref()),
+        admin = %address(Some(&listeners.admin)),
+        platforms,
+        functions,
+        "actiond runs"
+    );
+    app.run(listeners, stop).await?;
+    tracing::info!("actiond ended");
+    Ok(())
+}
+
+fn address(listener: Option<&tokio::net::TcpListener>) -> String {
+    listener.and_then(|l| l.local_addr().ok()).map_or_else(|| "-".to_owned(), |address| address.to_string())
+}
+
+/// Cancelled at the first SIGTERM or SIGINT; the second cancels `force`, or ends the process.
+pub(super) fn signals(force: Option<CancellationToken>) -> CancellationToken {
+    let stop = CancellationToken::new();
+    let stopping = stop.clone();
+    tokio::spawn(async move {
+        let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+        else {
+            return;
+        };
+        let mut next = async || {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
+        next().await;
+        tracing::info!("stopping; a second signal cuts it short");
+        stopping.cancel();
+        next().await;
+        match force {
+            Some(force) => force.cancel(),
+            None => std::process::exit(1),
+        }
+    });
+    stop
+}
