@@ -65,7 +65,7 @@ pub struct Answer {
 
 impl Send {
     /// Posts it, stamped with `now`. The error says why there was no answer.
-    pub async fn post(&self, client: &reqwest::Client, now: SystemTime) -> Result<Answer, String> {
+    pub async fn post(&self, client: &crate::http::Client, now: SystemTime) -> Result<Answer, String> {
         let (headers, body) = self.request(now)?;
         let (status, body) = post_webhook(client, &self.url, headers, body).await?;
         Ok(Answer { status, body })
