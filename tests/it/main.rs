@@ -4,8 +4,10 @@
 
 mod crash;
 mod flow;
+mod ingress;
 mod proxy;
 mod queue_contract;
 mod rig;
+mod sdk;
 mod services;
 mod store_contract;

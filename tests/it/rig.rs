@@ -239,6 +239,17 @@ impl Rig {
         Daemon::start(&file, role).await
     }
 
+    /// Changes the config that the next process starts with.
+    pub(crate) fn replace(&mut self, from: &str, to: &str) {
+        assert!(self.config.contains(from), "{from} is not in the config");
+        self.config = self.config.replace(from, to);
+    }
+
+    /// The platform's, as its clients know it.
+    pub(crate) fn base_url(&self) -> String {
+        format!("http://{}/v1", self.platform_at)
+    }
+
     pub(crate) fn faults(&self, change: impl FnOnce(&mut Faults)) {
         let mut faults = self.sandbox.faults();
         change(&mut faults);
