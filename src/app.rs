@@ -267,10 +267,15 @@ fn accounts(platforms: &[platform::Config]) -> anyhow::Result<HashMap<Arc<str>, 
         .iter()
         .map(|config| {
             let name: Arc<str> = config.name.as_str().into();
-            let account = Account::new(name.clone(), adapter(config, &client)?, config.call_deadline);
+            let account = Account::new(name.clone(), adapter(config, &client)?, answer_within(config.call_deadline));
             Ok((name, Arc::new(account)))
         })
         .collect()
+}
+
+/// The agent hears of a call that took too long before the platform gives up on it.
+fn answer_within(deadline: Duration) -> Duration {
+    deadline - (deadline / 10).min(Duration::from_secs(60))
 }
 
 /// The adapter that speaks to a platform.

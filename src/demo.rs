@@ -203,6 +203,8 @@ fn config(
             grace_period: second * 5,
             lease: second * 30,
             confirm_after: second * 30,
+            recheck: second * 30,
+            max_hold: second * 600,
             unknown_functions: worker::UnknownFunctions::Leave,
         },
         telemetry: telemetry::Config { log: telemetry::LogFormat::Text, otlp: None },

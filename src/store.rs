@@ -74,8 +74,8 @@ pub enum Claim {
     Stored(Stored),
     /// Somebody has it, or it is not due: look again after this time.
     Busy(Duration),
-    /// It waits for somebody else (an operator's decision).
-    Held,
+    /// It waits for somebody else (an operator's decision), at most this long.
+    Held(Duration),
     /// The platform refused its result for good.
     Refused,
 }

@@ -33,6 +33,10 @@ pub struct Config {
     pub lease: Duration,
     /// A submitted call still pending after this is submitted again.
     pub confirm_after: Duration,
+    /// A handler that runs this long is stopped if its call is no longer pending; looked up again at this interval.
+    pub recheck: Duration,
+    /// A delivery is held at most this long; then the work goes on under its lease. Stays below the broker's own limit.
+    pub max_hold: Duration,
     pub unknown_functions: UnknownFunctions,
 }
 

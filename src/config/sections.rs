@@ -130,6 +130,8 @@ pub(super) fn worker(item: &Item) -> worker::Config {
         grace_period: section.key("grace_period").duration(Duration::ZERO..=HOUR).unwrap_or(30 * SECOND),
         lease: section.key("lease").duration(MOMENT..=HOUR).unwrap_or(30 * SECOND),
         confirm_after: section.key("confirm_after").duration(MOMENT..=24 * HOUR).unwrap_or(30 * SECOND),
+        recheck: section.key("recheck").duration(MOMENT..=24 * HOUR).unwrap_or(30 * SECOND),
+        max_hold: section.key("max_hold").duration(MOMENT..=24 * HOUR).unwrap_or(600 * SECOND),
         unknown_functions: section
             .key("unknown_functions")
             .choice(&unknown_functions)

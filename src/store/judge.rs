@@ -27,8 +27,8 @@ pub(super) enum Verdict {
     Answer(Claim),
     /// Raise fence and attempt, start a lease, answer with what `Claim` says.
     Take(Claim),
-    /// Put it in state `interrupted` for an operator.
-    Hold,
+    /// Put it in state `interrupted` for an operator, answer that it is held.
+    Hold(Claim),
 }
 
 /// `now` is the database's clock in Unix milliseconds.
@@ -40,11 +40,12 @@ pub(super) fn judge(request: &ClaimRequest, row: &Row, now: i64) -> Verdict {
             _ => Verdict::Answer(Claim::Stored(stored)),
         };
     }
+    let left = millis(row.deadline_at - now);
     let lease = Lease {
         key: request.key.clone(),
         fence: row.fence + 1,
         attempt: u32::try_from(row.attempt + 1).unwrap_or(u32::MAX),
-        deadline: millis(row.deadline_at - now),
+        deadline: left,
     };
     let expired = row.deadline_at <= now;
     match row.state.as_str() {
@@ -54,7 +55,8 @@ pub(super) fn judge(request: &ClaimRequest, row: &Row, now: i64) -> Verdict {
                 return Verdict::Answer(Claim::Busy(millis(row.until_at - now)));
             }
             match request.if_interrupted {
-                IfInterrupted::Hold => Verdict::Hold,
+                IfInterrupted::Hold if !expired => Verdict::Hold(Claim::Held(left)),
+                IfInterrupted::Hold => Verdict::Take(Claim::Expired(lease)),
                 IfInterrupted::Fail => Verdict::Take(Claim::Interrupted(lease)),
                 IfInterrupted::Rerun if expired => Verdict::Take(Claim::Expired(lease)),
                 IfInterrupted::Rerun => Verdict::Take(Claim::Run(lease)),
@@ -62,7 +64,7 @@ pub(super) fn judge(request: &ClaimRequest, row: &Row, now: i64) -> Verdict {
         }
         _ if expired => Verdict::Take(Claim::Expired(lease)),
         "retrying" if row.until_at > now => Verdict::Answer(Claim::Busy(millis(row.until_at - now))),
-        "waiting" | "interrupted" => Verdict::Answer(Claim::Held),
+        "waiting" | "interrupted" => Verdict::Answer(Claim::Held(left)),
         _ => Verdict::Take(Claim::Run(lease)),
     }
 }

@@ -53,7 +53,7 @@ impl Postgres {
         let (verdict, claim) = match judge(request, &row, found.try_get("now")?) {
             Verdict::Answer(claim) => return Ok(claim),
             Verdict::Take(claim) => ("claimed", claim),
-            Verdict::Hold => ("interrupted", Claim::Held),
+            Verdict::Hold(claim) => ("interrupted", claim),
         };
         let taken = bind_key(sqlx::query(sql::TAKE), &request.key)
             .bind(row.fence)

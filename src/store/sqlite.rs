@@ -193,7 +193,7 @@ async fn claim(db: &mut SqliteConnection, request: &ClaimRequest, now: i64) -> R
     let (state, claim) = match judge(request, &row, now) {
         Verdict::Answer(claim) => return Ok(claim),
         Verdict::Take(claim) => ("claimed", claim),
-        Verdict::Hold => ("interrupted", Claim::Held),
+        Verdict::Hold(claim) => ("interrupted", claim),
     };
     bind_key(sqlx::query(sql::TAKE), &request.key).bind(state).bind(until).bind(now).execute(db).await?;
     Ok(claim)

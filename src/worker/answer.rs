@@ -14,9 +14,9 @@ use super::{
 use crate::{
     arguments::Arguments,
     function::Function,
-    handler,
+    handler, platform,
     retry::Policy,
-    session::{ActionRequired, FunctionCall, IfInterrupted, Session, ToolResult},
+    session::{ActionRequired, CallKey, FunctionCall, IfInterrupted, RequiredAction, Session, ToolResult},
     store::{self, Claim, ClaimRequest, Completion, Lease, Mark, Stored, Transition},
 };
 
@@ -35,6 +35,9 @@ pub(crate) const FAILED: &str = "The function failed and gave no result. The fai
 const EXPIRED: &str = "The function did not finish in time and gave no result.";
 const INTERRUPTED: &str =
     "The function was interrupted: whether it took effect is unknown. Check before calling it again.";
+
+/// A handler that took longer than this has its call looked up again before the result is submitted.
+const STALE: Duration = Duration::from_secs(5);
 
 /// How long a call waits for one of its function's slots before it lets others have the worker.
 const SLOT_WAIT: Duration = Duration::from_secs(1);
@@ -71,9 +74,11 @@ pub(super) async fn answer(
         if_interrupted: function.as_ref().map_or(IfInterrupted::Rerun, |f| f.if_interrupted),
         takeover: redelivered,
     };
-    let finished = match worker.ledger.claim(request).await? {
+    let claim = worker.ledger.claim(request).await?;
+    let started = Instant::now();
+    let finished = match claim {
         Claim::Run(lease) => match function {
-            Some(function) => run(worker, &function, session, &call, lease, action).await,
+            Some(function) => run(worker, account, &function, session, &call, lease, action).await,
             None => Ran::Finished(lease, ToolResult::Error(unknown(&call.name)), Some("not registered".to_owned())),
         },
         Claim::Interrupted(lease) => {
@@ -85,18 +90,49 @@ pub(super) async fn answer(
         }
         Claim::Stored(stored) => return submit(worker, account, stored, action).await,
         Claim::Busy(left) => return Ok(Answer::Again(left.max(Duration::from_millis(100)))),
-        Claim::Held | Claim::Refused => return Ok(Answer::Ended),
+        Claim::Held(left) => return Ok(Answer::Again(left.max(Duration::from_millis(100)))),
+        Claim::Refused => return Ok(Answer::Ended),
     };
     match finished {
         Ran::Finished(lease, result, detail) => {
             let outcome = if matches!(result, ToolResult::Success(_)) { "success" } else { "error" };
             worker.metrics.call(&account.name, &call.name, outcome);
-            match complete(worker, account, &call, lease, &result, detail).await {
-                Some(stored) => submit(worker, account, stored, action).await,
-                None => Ok(Answer::Again(worker.config.lease)),
+            let Some(stored) = complete(worker, account, &call, lease, &result, detail).await else {
+                return Ok(Answer::Again(worker.config.lease));
+            };
+            if started.elapsed() > STALE && !still_pending(account, &call.key).await {
+                return abandon(worker, account, stored.key, stored.fence, &call.name).await;
             }
+            submit(worker, account, stored, action).await
         }
         Ran::Again(after) => Ok(Answer::Again(after)),
+        Ran::Gone(lease) => abandon(worker, account, lease.key, lease.fence, &call.name).await,
+    }
+}
+
+/// A call that the platform no longer lists: nothing is submitted for it.
+async fn abandon(
+    worker: &Worker,
+    account: &Account,
+    key: CallKey,
+    fence: i64,
+    function: &str,
+) -> store::Result<Answer> {
+    tracing::info!(session.id = %key.session.session, call.id = %key.call_id, function, "the call is no longer pending: nothing is submitted");
+    worker.metrics.call(&account.name, function, "obsolete");
+    worker.ledger.mark(Mark { key, fence, transition: Transition::Obsolete, detail: None }).await?;
+    Ok(Answer::Ended)
+}
+
+/// Whether the platform still waits for the call; yes where it does not say.
+async fn still_pending(account: &Account, key: &CallKey) -> bool {
+    match account.platform.retrieve(&key.session).await {
+        Ok(session) => session.required_actions.iter().any(|action| match action {
+            RequiredAction::FunctionCall(call) => call.key == *key,
+            RequiredAction::Other { .. } => false,
+        }),
+        Err(platform::Error::Gone) => false,
+        Err(_) => true,
     }
 }
 
@@ -110,11 +146,14 @@ enum Ran {
     Finished(Lease, ToolResult, Option<String>),
     /// Without one: it is tried again, or somebody else has it.
     Again(Duration),
+    /// The platform no longer waits for it.
+    Gone(Lease),
 }
 
 /// Validates the arguments and runs the handler under the lease.
 async fn run(
     worker: &Worker,
+    account: &Account,
     function: &Arc<Function>,
     session: &Session,
     call: &FunctionCall,
@@ -142,7 +181,7 @@ async fn run(
     };
     let started = Instant::now();
     worker.metrics.in_flight(1);
-    let ended = hold(worker, &lease, function.handler.call(&handled)).instrument(span.clone()).await;
+    let ended = hold(worker, account, &lease, function.handler.call(&handled)).instrument(span.clone()).await;
     worker.metrics.in_flight(-1);
     worker.metrics.handler(&call.name, started.elapsed().as_secs_f64());
     let _entered = span.enter();
@@ -164,6 +203,7 @@ async fn run(
             tracing::warn!("the claim was lost while the handler ran: it was stopped");
             Ran::Again(worker.config.lease)
         }
+        Held::Gone => Ran::Gone(lease),
         Held::Stopped => {
             drop(_entered);
             release(worker, lease).await;
@@ -177,39 +217,44 @@ enum Held {
     Ended(Result<crate::session::Output, handler::Error>),
     Expired,
     Lost,
+    Gone,
     Stopped,
 }
 
-/// Polls the handler and renews its claim at a third of the lease; dropping the handler cancels it.
+/// Polls the handler, renews its claim at a third of the lease, and looks now and then whether the platform still waits;
+/// dropping the handler cancels it.
 async fn hold(
     worker: &Worker,
+    account: &Account,
     lease: &Lease,
     handler: impl Future<Output = Result<crate::session::Output, handler::Error>>,
 ) -> Held {
-    let mut handler = std::pin::pin!(handler);
-    let mut expired = std::pin::pin!(tokio::time::sleep(lease.deadline));
-    loop {
-        tokio::select! {
-            ended = &mut handler => return Held::Ended(ended),
-            () = &mut expired => return Held::Expired,
-            () = worker.force.cancelled() => return Held::Stopped,
-            () = tokio::time::sleep(worker.config.lease / 3) => {}
-        }
-        let renewal = worker.ledger.mark(Mark {
-            key: lease.key.clone(),
-            fence: lease.fence,
-            transition: Transition::Renewed(worker.config.lease),
-            detail: None,
-        });
-        // The handler goes on while the renewal is on its way: the store may be slow or away.
-        tokio::select! {
-            ended = &mut handler => return Held::Ended(ended),
-            renewed = renewal => match renewed {
+    let renewals = async {
+        loop {
+            tokio::time::sleep(worker.config.lease / 3).await;
+            let transition = Transition::Renewed(worker.config.lease);
+            let renewal = Mark { key: lease.key.clone(), fence: lease.fence, transition, detail: None };
+            match worker.ledger.mark(renewal).await {
                 Ok(true) => {}
-                Ok(false) => return Held::Lost,
+                Ok(false) => return,
                 Err(error) => tracing::warn!(%error, call.id = %lease.key.call_id, "cannot renew a claim"),
-            },
+            }
         }
+    };
+    let gone = async {
+        loop {
+            tokio::time::sleep(worker.config.recheck).await;
+            if !still_pending(account, &lease.key).await {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        ended = handler => Held::Ended(ended),
+        () = tokio::time::sleep(lease.deadline) => Held::Expired,
+        () = worker.force.cancelled() => Held::Stopped,
+        () = renewals => Held::Lost,
+        () = gone => Held::Gone,
     }
 }
 

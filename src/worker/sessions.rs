@@ -51,7 +51,7 @@ impl Sessions {
         let key = first.action.session.clone();
         let mut deliveries = vec![first];
         let outcome = loop {
-            let outcome = look(worker, &deliveries).await;
+            let outcome = self.look(worker, &key, &mut deliveries).await;
             let mut running = self.lock();
             match running.get_mut(&key) {
                 Some(joined) if !joined.is_empty() && !worker.force.is_cancelled() => deliveries.append(joined),
@@ -70,18 +70,46 @@ impl Sessions {
         }
     }
 
+    /// One look, which may outlive the deliveries that asked for it: a broker takes back what is held too long.
+    async fn look(&self, worker: &Worker, key: &SessionKey, deliveries: &mut Vec<Delivery>) -> Outcome {
+        let Some(action) = deliveries.last().map(|delivery| delivery.action.clone()) else { return Outcome::Done };
+        let redelivered = deliveries.iter().any(|delivery| delivery.redelivered);
+        let times = deliveries.iter().map(|delivery| delivery.deliveries).max().unwrap_or(0);
+        if times > MAX_DELIVERIES {
+            return Outcome::Reject(format!("delivered {times} times without being finished"));
+        }
+        let mut looking = std::pin::pin!(look(worker, &action, redelivered));
+        loop {
+            tokio::select! {
+                outcome = &mut looking => return outcome,
+                () = tokio::time::sleep(worker.config.max_hold) => {}
+            }
+            deliveries.extend(self.lock().get_mut(key).map(std::mem::take).unwrap_or_default());
+            if let Err(error) = let_go(worker, &action, deliveries).await {
+                tracing::error!(session.id = %key.session, %error, "cannot let go of a delivery that is held for long");
+            }
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<SessionKey, Vec<Delivery>>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One look at a session; never gives up for a store that is away, except to stop.
-async fn look(worker: &Worker, deliveries: &[Delivery]) -> Outcome {
-    let Some(action) = deliveries.last().map(|d| &d.action) else { return Outcome::Done };
-    let redelivered = deliveries.iter().any(|d| d.redelivered);
-    if let Some(times) = deliveries.iter().map(|d| d.deliveries).max().filter(|times| *times > MAX_DELIVERIES) {
-        return Outcome::Reject(format!("delivered {times} times without being finished"));
+/// Acknowledges what is held for long; a due row looks after the session should this process die.
+async fn let_go(worker: &Worker, action: &ActionRequired, deliveries: &mut Vec<Delivery>) -> store::Result<()> {
+    if deliveries.is_empty() {
+        return Ok(());
     }
+    postpone(worker, action, worker.config.lease).await?;
+    for delivery in deliveries.drain(..) {
+        delivery.ack().await;
+    }
+    Ok(())
+}
+
+/// One look at a session; never gives up for a store that is away, except to stop.
+async fn look(worker: &Worker, action: &ActionRequired, redelivered: bool) -> Outcome {
     let span = tracing::info_span!(
         "reconcile",
         platform = %action.session.platform,
@@ -130,6 +158,11 @@ const STORE_AWAY: Policy = Policy {
 async fn attempt_once(worker: &Worker, action: &ActionRequired, redelivered: bool) -> store::Result<Outcome> {
     let outcome = reconcile(worker, action, redelivered).await?;
     let Outcome::Again(after) = outcome else { return Ok(outcome) };
+    postpone(worker, action, after).await?;
+    Ok(Outcome::Done)
+}
+
+async fn postpone(worker: &Worker, action: &ActionRequired, after: Duration) -> store::Result<()> {
     let due = Due {
         session: action.session.clone(),
         after,
@@ -137,6 +170,5 @@ async fn attempt_once(worker: &Worker, action: &ActionRequired, redelivered: boo
         accepted_at: action.accepted_at,
         traceparent: action.traceparent.clone(),
     };
-    worker.ledger.postpone(due).await?;
-    Ok(Outcome::Done)
+    worker.ledger.postpone(due).await
 }

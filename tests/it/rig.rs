@@ -276,6 +276,20 @@ impl Rig {
         body["id"].as_str().unwrap().to_owned()
     }
 
+    /// Cancels the session's turn, as its owner would.
+    pub(crate) async fn cancel(&self, id: &str) {
+        let response = actiond::http::client()
+            .unwrap()
+            .post(format!("{}/agents/sessions/{id}/events", self.base_url()))
+            .bearer_auth("sk-test")
+            .header("OpenAI-Beta", "agents=v1")
+            .json(&json!({ "events": [{ "type": "agent.session.input.cancel" }] }))
+            .send()
+            .await
+            .unwrap();
+        assert!(response.status().is_success(), "{}", response.status());
+    }
+
     /// The session when its turn has ended.
     pub(crate) async fn settled(&self, id: &str) -> Session {
         match tokio::time::timeout(PATIENCE, self.sandbox.settled(id)).await {
@@ -379,6 +393,24 @@ impl Daemon {
         let client = actiond::http::client().unwrap();
         let response = client.get(format!("http://{}{path}", self.admin)).send().await.unwrap();
         (response.status().as_u16(), response.text().await.unwrap())
+    }
+
+    /// Waits until a metric with that label has that value.
+    pub(crate) async fn metric(&self, name: &str, label: &str, value: &str) {
+        let wait = async {
+            loop {
+                let (_, text) = self.admin("/metrics").await;
+                let wanted =
+                    |line: &str| line.starts_with(name) && line.contains(label) && line.ends_with(&format!(" {value}"));
+                if text.lines().any(wanted) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, wait).await.is_err() {
+            panic!("{name}{{{label}}} is not {value}: {}", self.admin("/metrics").await.1);
+        }
     }
 
     pub(crate) async fn ready(&self) {
