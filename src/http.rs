@@ -25,8 +25,7 @@ const IMF_FIXDATE: &str = "%a, %d %b %Y %H:%M:%S GMT";
 /// The client for everything: HTTP/1.1, pooled, no redirects, no compression offered. It takes `HTTPS_PROXY` and its kin
 /// from the environment. A request has no timeout of its own: whoever sends one bounds it.
 pub fn client() -> Result<Client, reqwest::Error> {
-    // Fails only where a provider is installed already, which is then used.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    use_ring();
     Client::builder()
         .user_agent(concat!("actiond/", env!("CARGO_PKG_VERSION")))
         .redirect(redirect::Policy::none())
@@ -35,6 +34,11 @@ pub fn client() -> Result<Client, reqwest::Error> {
         .connect_timeout(CONNECT_TIMEOUT)
         .pool_idle_timeout(POOL_IDLE)
         .build()
+}
+
+/// One TLS provider for all that connects; where another is installed already, that one is used.
+pub fn use_ring() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 /// Why a body could not be read. The texts name no host.

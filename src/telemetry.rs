@@ -60,8 +60,8 @@ pub struct Guard {
     traces_and_logs: Option<(SdkTracerProvider, SdkLoggerProvider)>,
 }
 
-/// Sets up logs on standard error, and OTLP where it is configured. Call it once, after the TLS provider was installed; a
-/// collector that is away is no error.
+/// Sets up logs on standard error, and OTLP where it is configured. Call it once. A collector that is
+/// away is no error.
 pub fn init(config: &Config) -> Guard {
     let (subscriber, guard, problem) = build(config, BoxMakeWriter::new(stderr));
     if subscriber.try_init().is_ok()
@@ -103,6 +103,7 @@ impl Guard {
 
 /// The subscriber that logs to `writer`, and why OTLP is not there although it is configured.
 fn build(config: &Config, writer: BoxMakeWriter) -> (impl Subscriber + Send + Sync + use<>, Guard, Option<String>) {
+    crate::http::use_ring();
     let otlp = config.otlp.as_deref().map(Otlp::new).transpose();
     let (otlp, problem) = match otlp {
         Ok(otlp) => (otlp, None),

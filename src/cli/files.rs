@@ -1,8 +1,11 @@
 //! `init`, `check`, `migrate`: what there is to do with a config file at rest.
 
-use std::{io::Write as _, path::Path};
+use std::{
+    io::{ErrorKind, Write as _},
+    path::Path,
+};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 
 use super::{ConfigFile, Failure};
 use crate::{app, config::EXAMPLE};
@@ -11,10 +14,12 @@ pub(super) fn init(path: &Path, force: bool) -> Result<(), Failure> {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).truncate(true).create(true).create_new(!force);
     let shown = path.display();
-    let mut file = options.open(path).with_context(|| match path.exists() {
-        true => format!("{shown} is there already: --force overwrites it"),
-        false => format!("cannot write {shown}"),
-    })?;
+    let mut file = match options.open(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            return Err(anyhow!("{shown} is there already; --force overwrites it").into());
+        }
+        opened => opened.with_context(|| format!("cannot write {shown}"))?,
+    };
     file.write_all(EXAMPLE.as_bytes()).with_context(|| format!("cannot write {shown}"))?;
     println!("wrote {shown}. Set OPENAI_API_KEY and OPENAI_WEBHOOK_SECRET, register your functions, then:");
     println!("  actiond check --config {shown}");

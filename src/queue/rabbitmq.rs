@@ -44,7 +44,7 @@ impl RabbitMq {
     /// Starts to connect, and returns without waiting for it. Needs a running tokio runtime; `ready` says how it goes.
     pub fn new(config: RabbitMqConfig, metrics: Metrics) -> Self {
         // amqps needs one; whoever else installed theirs first is welcome.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        crate::http::use_ring();
         let config = Arc::new(config);
         let names = Arc::new(Names::new(&config.prefix));
         let health = Arc::new(Health::new(metrics));

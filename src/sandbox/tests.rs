@@ -23,7 +23,7 @@ struct Server {
 
 impl Server {
     async fn start(config: Config) -> Self {
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        crate::http::use_ring();
         let sandbox = Sandbox::new(config).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());

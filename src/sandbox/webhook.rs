@@ -134,7 +134,7 @@ pub(super) struct Sender {
 impl Sender {
     pub(super) fn new(config: Webhook) -> anyhow::Result<Self> {
         // Somebody else may have installed it already.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        crate::http::use_ring();
         let client = Client::builder()
             .user_agent(USER_AGENT)
             .redirect(redirect::Policy::none())

@@ -37,7 +37,7 @@ impl Write for Sink {
 }
 
 fn with_otlp(url: String) -> (impl Subscriber + Send + Sync, Guard) {
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    crate::http::use_ring();
     let config = Config { log: LogFormat::Json, otlp: Some(url) };
     let (subscriber, guard, problem) = build(&config, Sink::default().writer());
     assert_eq!(problem, None);

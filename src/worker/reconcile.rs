@@ -7,6 +7,8 @@ use std::{
 
 use futures_util::future::try_join_all;
 
+use tracing::Instrument;
+
 use super::{
     Account, Worker,
     answer::{Answer, answer},
@@ -98,7 +100,13 @@ impl Look<'_> {
         if let Some(left) = self.account.paused() {
             return Err(left);
         }
-        let error = match self.account.platform.retrieve(&self.action.session).await {
+        let error = match self
+            .account
+            .platform
+            .retrieve(&self.action.session)
+            .instrument(tracing::info_span!("retrieve"))
+            .await
+        {
             Ok(session) => {
                 self.account.accept();
                 return Ok(Some(session));

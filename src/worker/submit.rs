@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use super::{Account, Worker, answer::Answer};
 use crate::{
     platform::Submitted,
@@ -86,7 +88,8 @@ pub(super) async fn submit(
 }
 
 async fn post(worker: &Worker, account: &Account, stored: &Stored) -> Submitted {
-    let submitted = account.platform.submit(&stored.key, &stored.submission).await;
+    let span = tracing::info_span!("submit", call.id = %stored.key.call_id, function = stored.function);
+    let submitted = account.platform.submit(&stored.key, &stored.submission).instrument(span).await;
     let outcome = match &submitted {
         Submitted::Accepted => "accepted",
         Submitted::Unclear { .. } => "unclear",

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod crash;
+mod endings;
 mod flow;
 mod ingress;
 mod proxy;
@@ -11,3 +12,4 @@ mod rig;
 mod sdk;
 mod services;
 mod store_contract;
+mod telemetry;

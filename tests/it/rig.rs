@@ -209,6 +209,11 @@ impl Setup {
 }
 
 impl Rig {
+    /// SIGKILL to the process that works.
+    pub(crate) async fn kill_worker(&mut self) {
+        self.worker.take().unwrap().kill().await;
+    }
+
     /// Starts what is not running, and waits until it is ready.
     pub(crate) async fn start_all(&mut self) {
         match self.pair {
