@@ -35,7 +35,7 @@ pub struct ActionRequired {
     pub event: String,
     /// When the webhook was accepted, Unix milliseconds; for the latency metric only.
     pub accepted_at: i64,
-    /// How often this session was postponed in a row, for the backoff.
+    /// 0 for a webhook; else how often in a row the platform was away when this session was looked at, for the backoff.
     #[serde(default)]
     pub tries: u32,
     /// W3C `traceparent` of the webhook's span.

@@ -26,6 +26,8 @@ pub(super) enum Answer {
     Posted(Posted),
     /// Look again after this.
     Again(Duration),
+    /// The same, because the platform did not take the result.
+    Away(Duration),
     /// Nothing from us.
     Ended,
 }

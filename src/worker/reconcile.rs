@@ -25,8 +25,8 @@ use crate::{
 pub(super) enum Outcome {
     /// Nothing of ours is pending.
     Done,
-    /// Something is: look again after this.
-    Again(Duration),
+    /// Something is: look again after this; `tries` is how often in a row the platform was away.
+    Again { after: Duration, tries: u32 },
     /// It can never be worked on: an operator's matter.
     Reject(String),
     /// We were told to stop: the delivery goes back.
@@ -41,7 +41,7 @@ pub(super) async fn reconcile(worker: &Worker, action: &ActionRequired, redelive
     let Some(account) = worker.accounts.get(&action.session.platform) else {
         return Ok(Outcome::Reject(format!("platform {} is not configured", action.session.platform)));
     };
-    let mut look = Look { worker, account, action, redelivered, again: None, handled: HashSet::new() };
+    let mut look = Look { worker, account, action, redelivered, again: None, away: false, handled: HashSet::new() };
     // Read before the platform is asked: a call that is claimed meanwhile must not look as if it had gone.
     let mut leftovers = look.leftovers().await?;
     let mut posted: Vec<Posted> = Vec::new();
@@ -49,6 +49,7 @@ pub(super) async fn reconcile(worker: &Worker, action: &ActionRequired, redelive
         let session = match look.retrieve().await {
             Ok(session) => session,
             Err(after) => {
+                look.away = true;
                 look.again(after);
                 look.confirm(posted, None).await?;
                 break;
@@ -65,7 +66,7 @@ pub(super) async fn reconcile(worker: &Worker, action: &ActionRequired, redelive
     }
     Ok(match look.again {
         _ if worker.force.is_cancelled() => Outcome::Stopped,
-        Some(after) => Outcome::Again(after),
+        Some(after) => Outcome::Again { after, tries: if look.away { action.tries.saturating_add(1) } else { 1 } },
         None => Outcome::Done,
     })
 }
@@ -78,6 +79,8 @@ struct Look<'a> {
     redelivered: bool,
     /// When to look again, if at all: the earliest of what the calls asked for.
     again: Option<Duration>,
+    /// The platform did not answer as it should: the next wait is longer.
+    away: bool,
     /// Calls that this look has dealt with.
     handled: HashSet<CallKey>,
 }
@@ -146,6 +149,7 @@ impl Look<'_> {
                 }
                 (Reply::Unknown | Reply::Refused, false) => Transition::Obsolete,
                 (Reply::Unknown, true) => {
+                    self.away = true;
                     self.again(self.backoff(None));
                     continue;
                 }
@@ -155,8 +159,9 @@ impl Look<'_> {
                 }
                 (Reply::Refused, true) => continue,
                 (Reply::Unclear, true) => {
+                    self.away = true;
                     self.again(self.backoff(None));
-                    if self.action.tries > 0 {
+                    if self.action.tries > 1 {
                         // A key whose first attempt was interrupted can stay blocked for a day: same bytes, next key.
                         super::submit::rekey(self.worker, stored).await?;
                     }
@@ -201,6 +206,10 @@ impl Look<'_> {
             match answer? {
                 Answer::Posted(post) => posted.push(post),
                 Answer::Again(after) => self.again(after),
+                Answer::Away(after) => {
+                    self.away = true;
+                    self.again(after);
+                }
                 Answer::Ended => {}
             }
         }

@@ -65,7 +65,7 @@ impl Sessions {
             match &outcome {
                 Outcome::Done => delivery.ack().await,
                 Outcome::Reject(reason) => delivery.reject(reason).await,
-                Outcome::Again(_) | Outcome::Stopped => delivery.release().await,
+                Outcome::Again { .. } | Outcome::Stopped => delivery.release().await,
             }
         }
     }
@@ -101,7 +101,7 @@ async fn let_go(worker: &Worker, action: &ActionRequired, deliveries: &mut Vec<D
     if deliveries.is_empty() {
         return Ok(());
     }
-    postpone(worker, action, worker.config.lease).await?;
+    postpone(worker, action, worker.config.lease, 1).await?;
     for delivery in deliveries.drain(..) {
         delivery.ack().await;
     }
@@ -157,16 +157,16 @@ const STORE_AWAY: Policy = Policy {
 /// "Look again later" is done when a due row says so.
 async fn attempt_once(worker: &Worker, action: &ActionRequired, redelivered: bool) -> store::Result<Outcome> {
     let outcome = reconcile(worker, action, redelivered).await?;
-    let Outcome::Again(after) = outcome else { return Ok(outcome) };
-    postpone(worker, action, after).await?;
+    let Outcome::Again { after, tries } = outcome else { return Ok(outcome) };
+    postpone(worker, action, after, tries).await?;
     Ok(Outcome::Done)
 }
 
-async fn postpone(worker: &Worker, action: &ActionRequired, after: Duration) -> store::Result<()> {
+async fn postpone(worker: &Worker, action: &ActionRequired, after: Duration, tries: u32) -> store::Result<()> {
     let due = Due {
         session: action.session.clone(),
         after,
-        tries: action.tries.saturating_add(1),
+        tries,
         accepted_at: action.accepted_at,
         traceparent: action.traceparent.clone(),
     };
