@@ -94,7 +94,8 @@ impl App {
             (Role::Ingress, _) | (_, None) => None,
             (_, Some(opened)) => {
                 let ledger = Ledger::new(opened.store, config.store.timeout);
-                let accounts = accounts(&config.platforms)?;
+                let client = http::client().context("cannot make an HTTP client")?;
+                let accounts = accounts(&config.platforms, &client)?;
                 for account in accounts.values() {
                     let account = account.clone();
                     readiness.register("platform", Box::new(move || account.ready()));
@@ -104,7 +105,7 @@ impl App {
                     queue: queue.clone(),
                     ledger,
                     accounts,
-                    functions: Arc::new(functions(&config.functions)?),
+                    functions: Arc::new(functions(&config.functions, &client)?),
                     metrics: metrics.clone(),
                     force: force.clone(),
                 }))
@@ -261,13 +262,12 @@ fn verifiers(platforms: &[platform::Config]) -> anyhow::Result<HashMap<String, V
         .collect()
 }
 
-fn accounts(platforms: &[platform::Config]) -> anyhow::Result<HashMap<Arc<str>, Arc<Account>>> {
-    let client = http::client().context("cannot make an HTTP client")?;
+fn accounts(platforms: &[platform::Config], client: &http::Client) -> anyhow::Result<HashMap<Arc<str>, Arc<Account>>> {
     platforms
         .iter()
         .map(|config| {
             let name: Arc<str> = config.name.as_str().into();
-            let account = Account::new(name.clone(), adapter(config, &client)?, answer_within(config.call_deadline));
+            let account = Account::new(name.clone(), adapter(config, client)?, answer_within(config.call_deadline));
             Ok((name, Arc::new(account)))
         })
         .collect()
@@ -290,14 +290,13 @@ pub fn adapter(config: &platform::Config, client: &http::Client) -> anyhow::Resu
 }
 
 /// Every registered function with its schema compiled and its handler built.
-pub fn functions(configs: &[function::Config]) -> anyhow::Result<Registry> {
-    let client = http::client().context("cannot make an HTTP client")?;
+pub fn functions(configs: &[function::Config], client: &http::Client) -> anyhow::Result<Registry> {
     let functions = configs.iter().map(|config| {
         let wrong = |(path, why): (String, String)| anyhow!("function {}: {path}: {why}", config.name);
         Ok(Function {
             name: config.name.clone(),
             schema: Schema::compile(&config.parameters).map_err(wrong)?,
-            handler: handler::build(&config.handler, &client).map_err(wrong)?,
+            handler: handler::build(&config.handler, client).map_err(wrong)?,
             if_interrupted: config.if_interrupted,
             retry: config.retry.clone(),
             slots: config.concurrency.map(|slots| Arc::new(tokio::sync::Semaphore::new(slots))),

@@ -10,6 +10,7 @@ use crate::{
     app,
     arguments::Arguments,
     handler::{Call, Error},
+    http,
     session::{CallKey, Output, SessionKey, ToolResult},
 };
 
@@ -33,7 +34,8 @@ pub(super) struct CallArgs {
 pub(super) async fn call(args: CallArgs) -> Result<(), Failure> {
     let config = args.config.load()?;
     let guard = crate::telemetry::init(&super::quiet_logs());
-    let functions = app::functions(&config.functions).map_err(|error| Failure::Config(format!("{error:#}")))?;
+    let functions =
+        app::functions(&config.functions, &http::client()?).map_err(|error| Failure::Config(format!("{error:#}")))?;
     let function = functions.by_name(&args.name).ok_or_else(|| {
         let mut names: Vec<&str> = functions.names().collect();
         names.sort_unstable();

@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context as _, anyhow};
 
 use super::{ConfigFile, Failure};
-use crate::{app, config::EXAMPLE};
+use crate::{app, config::EXAMPLE, http};
 
 pub(super) fn init(path: &Path, force: bool) -> Result<(), Failure> {
     let mut options = std::fs::OpenOptions::new();
@@ -29,7 +29,7 @@ pub(super) fn init(path: &Path, force: bool) -> Result<(), Failure> {
 
 pub(super) fn check(file: &ConfigFile) -> Result<(), Failure> {
     let config = file.load()?;
-    app::functions(&config.functions).map_err(|error| Failure::Config(format!("{error:#}")))?;
+    app::functions(&config.functions, &http::client()?).map_err(|error| Failure::Config(format!("{error:#}")))?;
     let list = |names: Vec<&str>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     println!("{} is fine", file.path().display());
     println!("platforms  {}", list(config.platforms.iter().map(|p| p.name.as_str()).collect()));

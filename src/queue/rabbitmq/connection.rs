@@ -13,6 +13,9 @@ use crate::retry::Policy;
 pub(super) const RPC_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const HEARTBEAT_SECONDS: u16 = 10;
+/// Bytes. The library keeps 64 frames of buffer a connection: 8 MiB at the broker's default, 1 MiB at this; our messages
+/// have a few hundred bytes.
+const FRAME_MAX: u32 = 16 * 1024;
 /// A connection that ends sooner counts as one more failed attempt. Longer than `CONNECT_TIMEOUT`.
 const SETTLED_AFTER: Duration = Duration::from_secs(20);
 
@@ -50,6 +53,7 @@ pub(super) async fn connect(url: &SecretString, role: &str) -> Result<Connection
         .parse()
         .map_err(|_| Failure::operator("queue.url is not an amqp:// or amqps:// url with host and vhost"))?;
     uri.query.heartbeat.get_or_insert(HEARTBEAT_SECONDS);
+    uri.query.frame_max.get_or_insert(FRAME_MAX);
     uri.query.connection_timeout.get_or_insert(CONNECT_TIMEOUT.as_millis() as u64);
     let properties = ConnectionProperties::default().with_connection_name(format!("actiond {role}").into());
     within(CONNECT_TIMEOUT, "connecting", Connection::connect_uri(uri, properties)).await
