@@ -102,6 +102,7 @@ impl App {
                 }
                 Some(Arc::new(Worker {
                     config: config.worker.clone(),
+                    sweep: config.sweep.clone(),
                     queue: queue.clone(),
                     ledger,
                     accounts,

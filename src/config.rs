@@ -27,6 +27,7 @@ pub struct Config {
     pub queue: queue::Config,
     pub store: store::Config,
     pub worker: worker::Config,
+    pub sweep: worker::sweep::Config,
     pub telemetry: telemetry::Config,
     pub platforms: Vec<platform::Config>,
     pub functions: Vec<function::Config>,
@@ -106,12 +107,13 @@ fn config(value: &Value, problems: &Problems) -> Config {
         _ => {}
     }
     let worker = sections::worker(&root.key("worker"));
+    let sweep = sections::sweep(&root.key("sweep"));
     let retry = sections::retry(&root.key("retry"), &retry::Policy::default());
     let telemetry = sections::telemetry(&root.key("telemetry"));
     let platforms = platforms::platforms(&root.key("platforms"));
     let functions = functions::functions(&root.key("functions"), &retry, &platforms);
     root.finish();
-    Config { ingress, admin, queue, store, worker, telemetry, platforms, functions }
+    Config { ingress, admin, queue, store, worker, sweep, telemetry, platforms, functions }
 }
 
 #[cfg(test)]

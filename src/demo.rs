@@ -207,6 +207,7 @@ fn config(
             max_hold: second * 600,
             unknown_functions: worker::UnknownFunctions::Leave,
         },
+        sweep: worker::sweep::Config { enabled: false, every: second * 300, window: second * 3600 },
         telemetry: telemetry::Config { log: telemetry::LogFormat::Text, otlp: None },
         platforms: vec![platform::Config {
             name: "demo".to_owned(),

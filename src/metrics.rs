@@ -38,6 +38,7 @@ struct Inner {
     sessions_due: Gauge<u64>,
     broker_up: Gauge<u64>,
     submissions: Counter<u64>,
+    swept_sessions: Counter<u64>,
 }
 
 impl Metrics {
@@ -126,6 +127,11 @@ impl Metrics {
     pub fn submission(&self, platform: &str, outcome: &'static str) {
         self.inner.submissions.add(1, &[label("platform", platform), KeyValue::new("outcome", outcome)]);
     }
+
+    /// `actiond_swept_sessions_total{platform}`
+    pub fn swept(&self, platform: &str, sessions: u64) {
+        self.inner.swept_sessions.add(sessions, &[label("platform", platform)]);
+    }
 }
 
 impl Default for Metrics {
@@ -164,6 +170,7 @@ impl Inner {
             sessions_due: gauge("actiond_sessions_due", "Sessions due at the scheduler's last look."),
             broker_up: gauge("actiond_broker_up", "Whether the broker is connected, 0 or 1."),
             submissions: counter("actiond_submissions", "Results posted to a platform, by outcome."),
+            swept_sessions: counter("actiond_swept_sessions", "Sessions that waited and that only a sweep found."),
             last_delivery,
             registry,
             provider,
@@ -226,6 +233,7 @@ mod tests {
         metrics.sessions_due(3);
         metrics.broker_up(true);
         metrics.submission("openai", "accepted");
+        metrics.swept("openai", 2);
         metrics
     }
 
@@ -248,6 +256,7 @@ mod tests {
                 "actiond_result_latency_seconds histogram",
                 "actiond_sessions_due gauge",
                 "actiond_submissions_total counter",
+                "actiond_swept_sessions_total counter",
                 "actiond_unknown_function_total counter",
                 "actiond_webhooks_total counter",
             ]
@@ -271,6 +280,7 @@ mod tests {
             "actiond_sessions_due 3",
             "actiond_broker_up 1",
             r#"actiond_submissions_total{outcome="accepted",platform="openai"} 1"#,
+            r#"actiond_swept_sessions_total{platform="openai"} 2"#,
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }

@@ -74,10 +74,31 @@ pub enum Error {
     Retryable { after: Option<Duration>, detail: String },
 }
 
+/// Some sessions of an account, newest first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Page {
+    pub sessions: Vec<Listed>,
+    /// What to ask the following page with; `None` on the last.
+    pub next: Option<String>,
+}
+
+/// What a list says of a session. Like a webhook a hint: only [`Platform::retrieve`] tells what is pending.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listed {
+    pub key: SessionKey,
+    /// Unix seconds; `None` where the list does not tell.
+    pub last_active_at: Option<i64>,
+    /// A function call seems to be pending.
+    pub waiting: bool,
+}
+
 #[async_trait]
 pub trait Platform: Send + Sync {
     /// The session with its pending list. The only authority on what is to be done.
     async fn retrieve(&self, session: &SessionKey) -> Result<Session, Error>;
+
+    /// The account's sessions, newest first, those that follow `after`. [`Error::Gone`]: the platform has no such list.
+    async fn list(&self, after: Option<&str>) -> Result<Page, Error>;
 
     /// The result in the platform's form; `generation` grows when a stored result must be replaced.
     fn encode(&self, call: &CallKey, result: &ToolResult, generation: u32) -> Submission;

@@ -160,6 +160,15 @@ impl Sandbox {
         self.state().order.clone()
     }
 
+    /// Makes a session look as if nothing had happened in it for so long.
+    pub fn age(&self, id: &str, by: Duration) {
+        if let Some(session) = self.state().sessions.get_mut(id) {
+            let seconds = i64::try_from(by.as_secs()).unwrap_or(i64::MAX);
+            session.created_at = session.created_at.saturating_sub(seconds);
+            session.last_active_at = session.last_active_at.saturating_sub(seconds);
+        }
+    }
+
     pub fn counters(&self) -> Counters {
         self.state().counters
     }

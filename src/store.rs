@@ -185,6 +185,15 @@ pub trait Store: Send + Sync {
     /// What the ledger holds of a session's business that has not ended.
     async fn unfinished(&self, session: &SessionKey) -> Result<Vec<Unfinished>>;
 
+    /// Sessions of a platform with business that has not ended and that nothing will come back to: no due time, and at
+    /// least `quiet` since a claim ran out or anything was written. Only calls first seen within `reach`; `limit` sessions
+    /// at most.
+    async fn stranded(&self, platform: &str, reach: Duration, quiet: Duration, limit: usize)
+    -> Result<Vec<SessionKey>>;
+
+    /// Which of the sessions are in hand: one of their handlers runs under a claim, or they are due `within` this time.
+    async fn in_hand(&self, sessions: &[SessionKey], within: Duration) -> Result<Vec<bool>>;
+
     /// Notes when sessions are due; an earlier time that stands already is kept.
     async fn postpone(&self, dues: &[Due]) -> Result<()>;
 

@@ -6,6 +6,7 @@ mod reconcile;
 mod scheduler;
 mod sessions;
 mod submit;
+pub mod sweep;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -52,6 +53,7 @@ pub enum UnknownFunctions {
 /// What a worker works with.
 pub struct Worker {
     pub config: Config,
+    pub sweep: sweep::Config,
     pub queue: SharedQueue,
     pub ledger: Ledger,
     /// By the platform's name.

@@ -141,6 +141,17 @@ pub(super) fn worker(item: &Item) -> worker::Config {
     config
 }
 
+pub(super) fn sweep(item: &Item) -> worker::sweep::Config {
+    let section = item.section();
+    let config = worker::sweep::Config {
+        enabled: section.key("enabled").bool().unwrap_or(true),
+        every: section.key("every").duration(SECOND..=24 * HOUR).unwrap_or(300 * SECOND),
+        window: section.key("window").duration(60 * SECOND..=30 * 24 * HOUR).unwrap_or(24 * HOUR),
+    };
+    section.finish();
+    config
+}
+
 /// A policy; what is not written is as in `base`.
 pub(super) fn retry(item: &Item, base: &retry::Policy) -> retry::Policy {
     let section = item.section();

@@ -84,7 +84,12 @@ fn each_problem_has_its_path_and_says_what_is_allowed() {
     let second = format!("{function}\n  {function}");
     for (from, to, path, part) in [
         ("ingress:", "ingres:", "ingres", "did you mean ingress?"),
-        ("worker: {", "sweep: { every: 5m }\nworker: {", "sweep", "unknown key; known here: ingress, admin"),
+        ("worker: {", "sweeps: {}\nworker: {", "sweeps", "did you mean sweep?"),
+        ("worker: {", "swep_: 1\nworker: {", "swep_", "did you mean sweep?"),
+        ("worker: {", "broom: { every: 5m }\nworker: {", "broom", "unknown key; known here: ingress, admin"),
+        ("worker: {", "sweep: { every: \"0s\" }\nworker: {", "sweep.every", "1s"),
+        ("worker: {", "sweep: { window: 30s }\nworker: {", "sweep.window", "1m"),
+        ("worker: {", "sweep: { enabled: off }\nworker: {", "sweep.enabled", "true or false"),
         ("max_body: \"256KiB\"", "max-body: 1", "ingress.max-body", "did you mean max_body?"),
         ("\"127.0.0.1:9100\"", "localhost:80", "ingress.listen", "IP address and a port"),
         ("\"127.0.0.1:9100\"", "8080", "ingress.listen", "IP address and a port"),

@@ -9,6 +9,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use reqwest::{
     Client, Method, RequestBuilder, Response, StatusCode, Url,
     header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT},
@@ -16,7 +17,7 @@ use reqwest::{
 use secrecy::{ExposeSecret, SecretString};
 use tracing::{debug, warn};
 
-use super::{Error, Platform, Submission, Submitted};
+use super::{Error, Page, Platform, Submission, Submitted};
 use crate::{
     http::{read_capped, retry_after},
     session::{CallKey, Session, SessionKey, ToolResult},
@@ -26,6 +27,8 @@ const BETA: (HeaderName, HeaderValue) = (HeaderName::from_static("openai-beta"),
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("actiond/", env!("CARGO_PKG_VERSION")));
 const TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_SESSION: usize = 16 << 20;
+/// A list repeats what each session was made of, its tools too.
+const MAX_LIST: usize = 64 << 20;
 const MAX_ERROR: usize = 64 << 10;
 /// A submission stays under 4 MiB with its envelope.
 const MAX_SUBMISSION: usize = (4 << 20) - 1024;
@@ -73,6 +76,14 @@ impl AgentsApi {
         url
     }
 
+    async fn get(&self, url: &str, cap: usize) -> Result<Bytes, Error> {
+        let response = self.request(Method::GET, url).send().await.map_err(|e| Failure::transport(&e).into_error())?;
+        if !response.status().is_success() {
+            return Err(Failure::read(response).await.into_error());
+        }
+        read_capped(response, cap).await.map_err(|e| unreadable(&e.to_string()))
+    }
+
     async fn post(&self, url: &str, submission: &Submission) -> Result<(), Failure> {
         let request = self
             .request(Method::POST, url)
@@ -88,13 +99,17 @@ impl AgentsApi {
 impl Platform for AgentsApi {
     async fn retrieve(&self, session: &SessionKey) -> Result<Session, Error> {
         let url = self.session_url(&session.session).ok_or(Error::Gone)?;
-        let response = self.request(Method::GET, &url).send().await.map_err(|e| Failure::transport(&e).into_error())?;
-        if !response.status().is_success() {
-            return Err(Failure::read(response).await.into_error());
+        let body = self.get(&url, MAX_SESSION).await?;
+        wire::session(session, &body).ok_or_else(|| unreadable("the answer is no session"))
+    }
+
+    async fn list(&self, after: Option<&str>) -> Result<Page, Error> {
+        let mut url = format!("{}/agents/sessions?limit=100&order=desc", self.base_url);
+        if let Some(after) = after {
+            url = url + "&after=" + &escape(after);
         }
-        let unreadable = |detail: String| Error::Retryable { after: None, detail };
-        let body = read_capped(response, MAX_SESSION).await.map_err(|e| unreadable(e.to_string()))?;
-        wire::session(session, &body).ok_or_else(|| unreadable("the answer is no session".to_owned()))
+        let body = self.get(&url, MAX_LIST).await?;
+        wire::page(&self.name, &body).ok_or_else(|| unreadable("the answer is no list of sessions"))
     }
 
     fn encode(&self, call: &CallKey, result: &ToolResult, generation: u32) -> Submission {
@@ -120,6 +135,10 @@ impl Platform for AgentsApi {
         }
         self.post(&url, submission).await.map_or_else(Failure::into_submitted, |()| Submitted::Accepted)
     }
+}
+
+fn unreadable(detail: &str) -> Error {
+    Error::Retryable { after: None, detail: detail.to_owned() }
 }
 
 /// An answer that is no success, or none at all.
@@ -181,21 +200,25 @@ impl Failure {
     }
 }
 
-/// The id as exactly one segment of a path: everything but unreserved characters is escaped. Dots alone would be taken
-/// for a step in the path, escaped or not.
+/// The id as exactly one segment of a path. Dots alone would be taken for a step in the path, escaped or not.
 fn segment(id: &str) -> Option<String> {
     let climbs = id.bytes().all(|byte| byte == b'.'); // also true for nothing at all
     if climbs || id.len() > MAX_ID || id.chars().any(char::is_control) {
         return None;
     }
-    Some(id.bytes().fold(String::with_capacity(id.len()), |mut escaped, byte| {
+    Some(escape(id))
+}
+
+/// Everything but unreserved characters becomes `%XX`.
+fn escape(id: &str) -> String {
+    id.bytes().fold(String::with_capacity(id.len()), |mut escaped, byte| {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             escaped.push(char::from(byte));
         } else {
             let _ = write!(escaped, "%{byte:02X}");
         }
         escaped
-    }))
+    })
 }
 
 #[cfg(test)]

@@ -63,6 +63,8 @@ pub struct Counters {
     pub sessions_created: u64,
     pub sessions_deleted: u64,
     pub retrieved: u64,
+    /// Pages of the list of sessions.
+    pub listed: u64,
     pub posts_accepted: u64,
     pub posts_replayed: u64,
     pub posts_refused: u64,

@@ -169,7 +169,8 @@ async fn delete(State(sandbox): State<Arc<Sandbox>>, Path(id): Path<String>) -> 
 
 async fn list(State(sandbox): State<Arc<Sandbox>>, uri: Uri) -> Answer {
     let query = Query::parse(&uri);
-    let state = sandbox.state();
+    let mut state = sandbox.state();
+    state.counters.listed += 1;
     let sessions = state.order.iter().filter_map(|id| state.sessions.get(id)).filter(|session| {
         query.pairs.iter().all(|(name, value)| match name.strip_prefix("metadata[") {
             Some(key) => session.metadata.get(key.trim_end_matches(']')) == Some(value),

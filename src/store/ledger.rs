@@ -69,6 +69,20 @@ impl Ledger {
         self.store.unfinished(session).await
     }
 
+    pub async fn stranded(
+        &self,
+        platform: &str,
+        reach: Duration,
+        quiet: Duration,
+        limit: usize,
+    ) -> Result<Vec<SessionKey>> {
+        self.store.stranded(platform, reach, quiet, limit).await
+    }
+
+    pub async fn in_hand(&self, sessions: &[SessionKey], within: Duration) -> Result<Vec<bool>> {
+        self.store.in_hand(sessions, within).await
+    }
+
     pub async fn due(&self, limit: usize, hold: Duration) -> Result<Vec<Taken>> {
         self.store.due(limit, hold).await
     }

@@ -147,6 +147,33 @@ impl Store for Postgres {
         rows.iter().map(|row| Ok(read_row(row)?.unfinished(read_key(row)?))).collect()
     }
 
+    async fn stranded(
+        &self,
+        platform: &str,
+        reach: Duration,
+        quiet: Duration,
+        limit: usize,
+    ) -> Result<Vec<SessionKey>> {
+        let rows = sqlx::query(sql::STRANDED)
+            .bind(platform)
+            .bind(in_millis(reach))
+            .bind(in_millis(quiet))
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .fetch_all(&self.pool)
+            .await?;
+        rows.iter().map(|row| Ok(SessionKey::new(platform, row.try_get::<&str, _>("session")?))).collect()
+    }
+
+    async fn in_hand(&self, sessions: &[SessionKey], within: Duration) -> Result<Vec<bool>> {
+        let held = sqlx::query(sql::IN_HAND)
+            .bind(sessions.iter().map(|s| &*s.platform).collect::<Vec<_>>())
+            .bind(sessions.iter().map(|s| &*s.session).collect::<Vec<_>>())
+            .bind(in_millis(within))
+            .fetch_all(&self.pool)
+            .await?;
+        places(&held, sessions.len())
+    }
+
     async fn postpone(&self, dues: &[Due]) -> Result<()> {
         let mut sorted: Vec<&Due> = dues.iter().collect();
         sorted.sort_by(|a, b| (&a.session, a.after).cmp(&(&b.session, b.after)));

@@ -108,6 +108,41 @@ impl Store for Sqlite {
             .collect()
     }
 
+    async fn stranded(
+        &self,
+        platform: &str,
+        reach: Duration,
+        quiet: Duration,
+        limit: usize,
+    ) -> Result<Vec<SessionKey>> {
+        let now = clock(&mut *self.database.reads.acquire().await?).await?;
+        let rows = sqlx::query(sql::STRANDED)
+            .bind(platform)
+            .bind(now.saturating_sub(in_millis(reach)))
+            .bind(now.saturating_sub(in_millis(quiet)))
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .fetch_all(&self.database.reads)
+            .await?;
+        rows.iter().map(|row| Ok(SessionKey::new(platform, row.try_get::<&str, _>("session")?))).collect()
+    }
+
+    async fn in_hand(&self, sessions: &[SessionKey], within: Duration) -> Result<Vec<bool>> {
+        let mut db = self.database.reads.acquire().await?;
+        let now = clock(&mut db).await?;
+        let mut held = Vec::with_capacity(sessions.len());
+        for session in sessions {
+            let row = sqlx::query(sql::IN_HAND)
+                .bind(&*session.platform)
+                .bind(&*session.session)
+                .bind(now.saturating_add(in_millis(within)))
+                .bind(now)
+                .fetch_one(&mut *db)
+                .await?;
+            held.push(row.try_get(0)?);
+        }
+        Ok(held)
+    }
+
     async fn postpone(&self, dues: &[Due]) -> Result<()> {
         let dues = dues.to_vec();
         self.database

@@ -15,6 +15,8 @@ pub struct Account {
     pub platform: Arc<dyn Platform>,
     pub call_deadline: Duration,
     refused: Mutex<Option<Refused>>,
+    /// Held while its sessions are swept here.
+    pub(super) sweeping: Arc<tokio::sync::Mutex<()>>,
 }
 
 struct Refused {
@@ -24,7 +26,7 @@ struct Refused {
 
 impl Account {
     pub fn new(name: impl Into<Arc<str>>, platform: Arc<dyn Platform>, call_deadline: Duration) -> Self {
-        Self { name: name.into(), platform, call_deadline, refused: Mutex::new(None) }
+        Self { name: name.into(), platform, call_deadline, refused: Mutex::new(None), sweeping: Arc::default() }
     }
 
     /// How long to leave the platform alone, if it refused our credentials a moment ago.

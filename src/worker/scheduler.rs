@@ -1,11 +1,11 @@
-//! Publishes the sessions whose time has come. Every worker runs one; they share the work without a leader.
+//! Publishes the sessions whose time has come, and starts sweeps. Every worker runs one; they share the work without a leader.
 
 use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::Worker;
+use super::{Worker, sweep};
 use crate::{
     session::ActionRequired,
     store::{self, Taken},
@@ -19,9 +19,10 @@ const MOST: usize = 128;
 const HOLD: Duration = Duration::from_secs(30);
 
 pub(super) async fn run(worker: Arc<Worker>, stop: CancellationToken) {
-    let mut failing = false;
+    let (mut failing, mut planned) = (false, false);
+    let sweeps = TaskTracker::new();
     while !stop.is_cancelled() {
-        let (published, pause) = match publish_due(&worker).await {
+        let (published, pause) = match look(&worker, &mut planned, &sweeps, &stop).await {
             Ok(published) => (published, EVERY),
             Err(error) => {
                 if !std::mem::replace(&mut failing, true) {
@@ -40,18 +41,32 @@ pub(super) async fn run(worker: Arc<Worker>, stop: CancellationToken) {
             }
         }
     }
+    sweeps.close();
+    sweeps.wait().await;
 }
 
-/// One look: takes what is due, publishes it, and forgets what the queue has.
-async fn publish_due(worker: &Worker) -> store::Result<usize> {
-    let taken = worker.ledger.due(MOST, HOLD).await?;
-    worker.metrics.sessions_due(taken.len() as u64);
-    if taken.is_empty() {
-        return Ok(0);
+/// One look: takes what is due, publishes it and forgets what the queue has; a sweep is started.
+async fn look(
+    worker: &Arc<Worker>,
+    planned: &mut bool,
+    sweeps: &TaskTracker,
+    stop: &CancellationToken,
+) -> store::Result<usize> {
+    if !*planned {
+        sweep::plan(worker).await?;
+        *planned = true;
     }
+    let taken = worker.ledger.due(MOST, HOLD).await?;
+    let (swept, taken): (Vec<Taken>, Vec<Taken>) = taken.into_iter().partition(|taken| sweep::is_sweep(&taken.due));
+    worker.metrics.sessions_due(taken.len() as u64);
     let results = join_all(taken.into_iter().map(|taken| publish(worker, taken))).await;
     let published: Vec<Taken> = results.into_iter().flatten().collect();
-    worker.ledger.forget(&published).await?;
+    if !published.is_empty() {
+        worker.ledger.forget(&published).await?;
+    }
+    for taken in swept {
+        sweep::start(worker, taken, sweeps, stop).await?;
+    }
     Ok(published.len())
 }
 

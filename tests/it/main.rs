@@ -13,3 +13,4 @@ mod sdk;
 mod services;
 mod store_contract;
 mod telemetry;
+mod sweep;

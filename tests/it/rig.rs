@@ -21,6 +21,7 @@ use axum::{
     routing::any,
 };
 use serde_json::{Value, json};
+use sqlx::{Connection as _, Row as _};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     net::TcpListener,
@@ -293,6 +294,14 @@ impl Rig {
             .await
             .unwrap();
         assert!(response.status().is_success(), "{}", response.status());
+    }
+
+    /// Runs a statement in the SQLite store; the first column of its rows, which must be text.
+    pub(crate) async fn sql(&self, statement: &'static str) -> Vec<String> {
+        let url = format!("sqlite://{}/actiond.db", self.folder.path());
+        let mut connection = sqlx::SqliteConnection::connect(&url).await.unwrap();
+        let rows = sqlx::query(statement).fetch_all(&mut connection).await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
     }
 
     /// The session when its turn has ended.

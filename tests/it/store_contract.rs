@@ -45,6 +45,8 @@ over_every_store!(
     many_claims_at_once_have_one_winner_each,
     any_bytes_are_kept_in_a_body,
     unfinished_business_is_listed_until_it_ends,
+    calls_left_behind_are_found_unless_something_comes_back_to_them,
+    a_session_is_in_hand_under_a_claim_or_when_it_is_due_soon,
 );
 
 async fn sqlite_store() -> (Arc<dyn Store>, tempdir::Folder) {
@@ -294,4 +296,59 @@ async fn unfinished_business_is_listed_until_it_ends(store: Arc<dyn Store>) {
     assert_eq!(found, [("claimed", false), ("completed", true)]);
     assert_eq!(unfinished[0].key, claimed.key);
     assert!(store.unfinished(&SessionKey::new("openai", "other")).await.unwrap().is_empty());
+}
+
+async fn calls_left_behind_are_found_unless_something_comes_back_to_them(store: Arc<dyn Store>) {
+    let now = Duration::ZERO;
+    let of = |session: &str, lease| {
+        let mut asked = request("call_1");
+        asked.key.session.session = session.into();
+        ClaimRequest { lease, ..asked }
+    };
+    for session in ["claimed", "due"] {
+        run(&store, of(session, now)).await;
+    }
+    let mut twice = of("claimed", now);
+    twice.key.call_id = "call_2".into();
+    run(&store, twice).await;
+    run(&store, of("held", LONG)).await;
+    for (session, transition) in [
+        ("submitted", Transition::Submitted(now)),
+        ("retrying", Transition::Retrying(now)),
+        ("retrying later", Transition::Retrying(LONG)),
+        ("settled", Transition::Settled),
+        ("refused", Transition::Refused),
+        ("obsolete", Transition::Obsolete),
+    ] {
+        let lease = run(&store, of(session, now)).await;
+        assert!(mark(&store, &lease, transition).await);
+    }
+    let completed = run(&store, of("completed", now)).await;
+    assert!(complete(&store, result(&completed, b"{}")).await);
+    let mut elsewhere = of("elsewhere", now);
+    elsewhere.key.session.platform = "other".into();
+    run(&store, elsewhere).await;
+    store.postpone(&[due("due", LONG)]).await.unwrap();
+
+    let mut found = store.stranded("openai", LONG, now, 100).await.unwrap();
+    found.sort();
+    let found: Vec<&str> = found.iter().map(|key| &*key.session).collect();
+    assert_eq!(found, ["claimed", "completed", "retrying", "submitted"]);
+    assert_eq!(store.stranded("openai", LONG, now, 3).await.unwrap().len(), 3);
+    assert!(store.stranded("openai", LONG * 2, LONG, 100).await.unwrap().is_empty(), "not quiet for so long");
+    assert_eq!(store.stranded("other", LONG, now, 100).await.unwrap(), [SessionKey::new("other", "elsewhere")]);
+}
+
+async fn a_session_is_in_hand_under_a_claim_or_when_it_is_due_soon(store: Arc<dyn Store>) {
+    let key = |session: &str| SessionKey::new("openai", session);
+    run(&store, request("call_1")).await;
+    let mut ended = request("call_1");
+    ended.key.session = key("ended");
+    let lease = run(&store, ended).await;
+    assert!(complete(&store, result(&lease, b"{}")).await);
+    store.postpone(&[due("soon", Duration::ZERO), due("later", LONG)]).await.unwrap();
+    let asked = ["sess_1", "ended", "soon", "unknown", "later", "sess_1"].map(key);
+    assert_eq!(store.in_hand(&asked, LONG / 2).await.unwrap(), [true, false, true, false, false, true]);
+    assert_eq!(store.in_hand(&asked[4..5], LONG * 2).await.unwrap(), [true]);
+    assert!(store.in_hand(&[], LONG).await.unwrap().is_empty());
 }

@@ -6,7 +6,10 @@ use axum::{Router, body::Bytes, extract::Request, response::IntoResponse};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::session::{Output, Part, RequiredAction};
+use crate::{
+    platform::Listed,
+    session::{Output, Part, RequiredAction},
+};
 
 /// A peer on loopback that plays answers in order, the last one for ever, and keeps what it was asked.
 struct Peer {
@@ -377,4 +380,76 @@ fn an_error_body_of_any_shape_is_read_without_panic() {
     let by_type: Value =
         json!({"error": {"type": "invalid_request_error", "code": null, "message": "Unknown pending tool call: c"}});
     assert!(wire::error(by_type.to_string().as_bytes()).unwrap().unknown_call);
+}
+
+fn list_of(elements: &str, rest: &str) -> Vec<u8> {
+    format!(r#"{{"object":"list","data":[{elements}],{rest}}}"#).into_bytes()
+}
+
+#[tokio::test]
+async fn a_list_is_asked_newest_first_and_after_an_escaped_id() {
+    let first = list_of(r#"{"id":"sess_9"}"#, r#""has_more":true,"first_id":"sess_9","last_id":"sess_9""#);
+    let last = list_of("", r#""has_more":false,"first_id":null,"last_id":null"#);
+    let peer = Peer::start([(200, &[][..], first), (200, &[][..], last)]).await;
+    let api = peer.api();
+    assert_eq!(api.list(None).await.unwrap().next.as_deref(), Some("sess_9"));
+    assert_eq!(api.list(Some("a&b=c d#é")).await.unwrap(), Page { sessions: Vec::new(), next: None });
+    let lines: Vec<_> = peer.seen().into_iter().map(|seen| seen.line).collect();
+    assert_eq!(
+        lines,
+        [
+            "GET /v1/agents/sessions?limit=100&order=desc",
+            "GET /v1/agents/sessions?limit=100&order=desc&after=a%26b%3Dc%20d%23%C3%A9"
+        ]
+    );
+    assert_eq!(peer.seen()[0].headers["openai-beta"], "agents=v1");
+}
+
+#[test]
+fn a_listed_session_waits_if_a_function_call_is_or_may_be_pending() {
+    for (fields, waiting) in [
+        (r#""status":"requires_action","required_actions":[{"type":"function_call","call_id":"c","name":"f"}]"#, true),
+        (r#""status":"in_progress","required_actions":[{"type":"function_call","call_id":"c","name":"f"}]"#, true),
+        (r#""status":"requires_action","required_actions":[{"type":"mcp_approval_request"}]"#, false),
+        (r#""status":"requires_action","required_actions":[]"#, false),
+        (r#""status":"requires_action","required_actions":"?""#, false),
+        (r#""status":"requires_action","required_actions":null"#, true),
+        (r#""status":"requires_action""#, true),
+        (r#""status":"a_word_of_tomorrow""#, true),
+        (r#""object":"agent.session""#, true),
+        (r#""status":"idle""#, false),
+        (r#""status":"in_progress""#, false),
+        (r#""status":"failed""#, false),
+    ] {
+        let page =
+            wire::page(&"openai".into(), &list_of(&format!(r#"{{"id":"sess_1",{fields}}}"#), r#""x":1"#)).unwrap();
+        let listed = Listed { key: session_key(), last_active_at: None, waiting };
+        assert_eq!(page, Page { sessions: vec![listed], next: None }, "{fields}");
+    }
+}
+
+#[test]
+fn a_list_tells_when_a_session_was_active_and_leaves_out_what_is_none() {
+    let elements = r#"7,{"object":"agent.session"},{"id":""},{"id":"a\u0000b"},
+        {"id":"s1","created_at":5,"last_active_at":9},{"id":"s2","created_at":5,"last_active_at":null},
+        {"id":"s3","created_at":"x","last_active_at":1.5,"metadata":1e999,"agent":"\ud800"}"#;
+    let page = wire::page(&"openai".into(), &list_of(elements, r#""has_more":true"#)).unwrap();
+    let seen: Vec<_> = page.sessions.iter().map(|one| (&*one.key.session, one.last_active_at)).collect();
+    assert_eq!(seen, [("s1", Some(9)), ("s2", Some(5)), ("s3", None)]);
+    assert_eq!(page.next.as_deref(), Some("s3"), "the last id, where the list does not say it");
+    for none in [&b""[..], b"null", b"[]", b"{}", br#"{"data":null}"#, br#"{"data":{}}"#] {
+        assert_eq!(wire::page(&"openai".into(), none), None);
+    }
+}
+
+#[tokio::test]
+async fn a_list_that_is_refused_says_why_as_a_session_does() {
+    for (status, wanted) in
+        [(404, "the session is gone"), (401, "status 401"), (429, "status 429"), (500, "status 500")]
+    {
+        let peer = Peer::start([(status, &[][..], Vec::new())]).await;
+        assert_eq!(peer.api().list(None).await.unwrap_err().to_string(), wanted);
+    }
+    let peer = Peer::start([(200, &[][..], b"<html>".to_vec())]).await;
+    assert!(matches!(peer.api().list(None).await, Err(Error::Retryable { .. })));
 }

@@ -5,7 +5,10 @@ use std::{collections::HashMap, sync::Arc};
 use serde::Serialize;
 use serde_json::{Value, value::RawValue};
 
-use crate::session::{CallKey, FunctionCall, Output, Part, RequiredAction, Session, SessionKey, ToolResult};
+use crate::{
+    platform::{Listed, Page},
+    session::{CallKey, FunctionCall, Output, Part, RequiredAction, Session, SessionKey, ToolResult},
+};
 
 /// What an action is called that cannot be read.
 const UNREADABLE: &str = "unreadable";
@@ -53,6 +56,37 @@ fn function_call(session: &SessionKey, fields: &HashMap<String, &RawValue>) -> O
         name: name("name")?,
         arguments: fields.get("arguments").map(|raw| raw.get().into()),
     })
+}
+
+/// A page of the list of sessions; `None` where the text is none. What cannot be a session is left out.
+pub(super) fn page(platform: &Arc<str>, body: &[u8]) -> Option<Page> {
+    let text = String::from_utf8_lossy(body);
+    let fields = object(&text)?;
+    let data: Vec<&RawValue> = serde_json::from_str(fields.get("data")?.get()).ok()?;
+    let sessions: Vec<Listed> = data.iter().filter_map(|one| listed(platform, one)).collect();
+    let more = fields.get("has_more").is_some_and(|raw| raw.get() == "true");
+    let last = || fields.get("last_id").and_then(|raw| string(raw)).filter(|id| is_name(id));
+    let next = more.then(|| last().or_else(|| sessions.last().map(|one| one.key.session.to_string()))).flatten();
+    Some(Page { sessions, next })
+}
+
+fn listed(platform: &Arc<str>, one: &RawValue) -> Option<Listed> {
+    let fields = object(one.get())?;
+    let id = fields.get("id").and_then(|raw| string(raw)).filter(|id| is_name(id))?;
+    let key = SessionKey::new(platform.clone(), id);
+    let seconds = |field: &str| fields.get(field).and_then(|raw| serde_json::from_str(raw.get()).ok());
+    let waiting = match fields.get("required_actions").map(|raw| raw.get()) {
+        // A list may leave them out: then only its status tells whether a session is worth a look.
+        None | Some("null") => {
+            let status = fields.get("status").and_then(|raw| string(raw));
+            !matches!(status.as_deref(), Some("idle" | "in_progress" | "failed"))
+        }
+        Some(list) => serde_json::from_str::<Vec<&RawValue>>(list)
+            .unwrap_or_default()
+            .into_iter()
+            .any(|action| matches!(required_action(&key, action), RequiredAction::FunctionCall(_))),
+    };
+    Some(Listed { last_active_at: seconds("last_active_at").or_else(|| seconds("created_at")), waiting, key })
 }
 
 /// What the error envelope says.

@@ -20,6 +20,7 @@ CREATE TABLE calls (
     updated_at      INTEGER NOT NULL,
     PRIMARY KEY (platform, session, turn, call_id)
 ) WITHOUT ROWID;
+CREATE INDEX calls_created ON calls (created_at);
 
 -- Sessions that are to be looked at again at a time; held while a scheduler publishes them.
 CREATE TABLE due (

@@ -54,6 +54,26 @@ pub(super) const UNFINISHED: &str = "
            state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions
     FROM calls WHERE platform = $1 AND session = $2 AND state NOT IN ('settled', 'refused', 'obsolete')";
 
+/// $1 platform, $2 reach, $3 quiet, $4 limit.
+pub(super) const STRANDED: &str = "
+    SELECT DISTINCT session
+    FROM calls AS c, (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now OFFSET 0) AS clock
+    WHERE created_at >= now - $2 AND created_at <= now - $3 AND platform = $1
+      AND state IN ('claimed', 'retrying', 'completed', 'submitted') AND until_at <= now - $3 AND updated_at <= now - $3
+      AND NOT EXISTS (SELECT FROM due AS d WHERE d.platform = c.platform AND d.session = c.session)
+    LIMIT $4";
+
+/// $1 and $2 are the sessions, $3 is within.
+pub(super) const IN_HAND: &str = "
+    SELECT place
+    FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS asked (platform, session, place),
+         (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
+    WHERE EXISTS (SELECT FROM due AS d
+                  WHERE d.platform = asked.platform AND d.session = asked.session AND d.at <= now + $3)
+       OR EXISTS (SELECT FROM calls AS c
+                  WHERE c.platform = asked.platform AND c.session = asked.session
+                    AND c.state = 'claimed' AND c.until_at > now)";
+
 pub(super) const POSTPONE: &str = "
     INSERT INTO due AS d (platform, session, at, tries, accepted_at, traceparent)
     SELECT platform, session, now + after, tries, accepted_at, traceparent

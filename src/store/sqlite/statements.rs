@@ -34,6 +34,19 @@ pub(super) const UNFINISHED: &str = "
            state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions
     FROM calls WHERE platform = ?1 AND session = ?2 AND state NOT IN ('settled', 'refused', 'obsolete')";
 
+/// ?1 platform, ?2 first seen after, ?3 quiet since, ?4 limit.
+pub(super) const STRANDED: &str = "
+    SELECT DISTINCT session FROM calls AS c INDEXED BY calls_created
+    WHERE created_at >= ?2 AND created_at <= ?3 AND platform = ?1
+      AND state IN ('claimed', 'retrying', 'completed', 'submitted') AND until_at <= ?3 AND updated_at <= ?3
+      AND NOT EXISTS (SELECT 1 FROM due AS d WHERE d.platform = c.platform AND d.session = c.session)
+    LIMIT ?4";
+
+/// ?1 platform, ?2 session, ?3 due before, ?4 now.
+pub(super) const IN_HAND: &str = "
+    SELECT EXISTS (SELECT 1 FROM due WHERE platform = ?1 AND session = ?2 AND at <= ?3)
+        OR EXISTS (SELECT 1 FROM calls WHERE platform = ?1 AND session = ?2 AND state = 'claimed' AND until_at > ?4)";
+
 pub(super) const POSTPONE: &str = "
     INSERT INTO due (platform, session, at, tries, accepted_at, traceparent) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
     ON CONFLICT (platform, session) DO UPDATE

@@ -1,0 +1,200 @@
+//! Finds what nobody will come back to: sessions whose webhook never came, and calls that were left behind.
+//!
+//! A sweep is due like a session: its row in the store has the platform's name and no session, so that workers share it
+//! without a leader.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use futures_util::future::try_join_all;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{Account, Worker};
+use crate::{
+    platform::{self, Listed},
+    session::{ActionRequired, SessionKey},
+    store::{self, Due, Taken},
+};
+
+/// Pause between two pages of a platform's list.
+const PACE: Duration = Duration::from_millis(500);
+/// Pages of one sweep at most.
+const MOST_PAGES: usize = 100;
+/// Calls left behind that one sweep takes up at most.
+const MOST_STRANDED: usize = 1000;
+/// The first sweep comes at the latest so long after the start: what was lost while nobody ran.
+const FIRST: Duration = Duration::from_secs(10);
+/// A webhook has so long to arrive by itself.
+const ON_ITS_WAY: Duration = Duration::from_secs(10);
+
+/// `sweep` in the config.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub enabled: bool,
+    /// Between two sweeps of a platform, all workers together.
+    pub every: Duration,
+    /// Sessions that were active within this time are looked at.
+    pub window: Duration,
+}
+
+/// Whether a due row is a sweep's.
+pub(super) fn is_sweep(due: &Due) -> bool {
+    due.session.session.is_empty()
+}
+
+/// Makes sure that every platform has a sweep to come.
+pub(super) async fn plan(worker: &Worker) -> store::Result<()> {
+    if !worker.sweep.enabled {
+        return Ok(());
+    }
+    let first = worker.sweep.every.min(FIRST).mul_f64(rand::random_range(0.5..1.0));
+    try_join_all(worker.accounts.keys().map(|platform| worker.ledger.postpone(next(platform, first)))).await?;
+    Ok(())
+}
+
+fn next(platform: &Arc<str>, after: Duration) -> Due {
+    Due { session: SessionKey::new(platform.clone(), ""), after, tries: 0, accepted_at: 0, traceparent: None }
+}
+
+/// Plans the next sweep of a platform and runs this one beside the caller, unless the last one still runs here.
+pub(super) async fn start(
+    worker: &Arc<Worker>,
+    taken: Taken,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> store::Result<()> {
+    let Some(account) = worker.accounts.get(&taken.due.session.platform).filter(|_| worker.sweep.enabled) else {
+        return worker.ledger.forget(&[taken]).await;
+    };
+    let after = worker.sweep.every.mul_f64(rand::random_range(0.9..1.1));
+    worker.ledger.postpone(next(&account.name, after)).await?;
+    if let Ok(alone) = account.sweeping.clone().try_lock_owned() {
+        let (worker, account, stop) = (worker.clone(), account.clone(), stop.clone());
+        tasks.spawn(async move {
+            stop.run_until_cancelled(sweep(&worker, &account)).await;
+            drop(alone);
+        });
+    }
+    Ok(())
+}
+
+/// What one sweep found.
+#[derive(Debug, Default)]
+struct Found {
+    pages: usize,
+    listed: usize,
+    waiting: u64,
+}
+
+async fn sweep(worker: &Worker, account: &Account) {
+    match take_up(worker, account).await {
+        Ok(0) => {}
+        Ok(sessions) => {
+            tracing::warn!(platform = %account.name, sessions, "looking again at calls that were left behind")
+        }
+        Err(error) => tracing::warn!(platform = %account.name, %error, "cannot look for calls that were left behind"),
+    }
+    let mut found = Found::default();
+    let ended = browse(worker, account, &mut found).await;
+    worker.metrics.swept(&account.name, found.waiting);
+    let Found { pages, listed, waiting } = found;
+    match ended {
+        Ok(()) if waiting > 0 => {
+            tracing::warn!(platform = %account.name, pages, listed, waiting, "a sweep found waiting sessions: do webhooks arrive?");
+        }
+        Ok(()) => tracing::debug!(platform = %account.name, pages, listed, "a sweep found nothing"),
+        Err(reason) => tracing::warn!(platform = %account.name, pages, listed, waiting, reason, "a sweep broke off"),
+    }
+}
+
+/// Makes sessions due whose calls stand in the ledger and that nothing would come back to.
+async fn take_up(worker: &Worker, account: &Account) -> store::Result<usize> {
+    let quiet = worker.config.lease + worker.config.confirm_after + worker.sweep.every;
+    let reach = worker.sweep.window.max(account.call_deadline) + quiet;
+    let stranded = worker.ledger.stranded(&account.name, reach, quiet, MOST_STRANDED).await?;
+    let dues = stranded.into_iter().map(|session| {
+        // With a try behind it, a look ends also what the platform no longer lists.
+        let due = Due { session, after: Duration::ZERO, tries: 1, accepted_at: unix_millis(), traceparent: None };
+        worker.ledger.postpone(due)
+    });
+    Ok(try_join_all(dues).await?.len())
+}
+
+/// Pages through the platform's sessions, newest first, and puts those that wait in the queue.
+async fn browse(worker: &Worker, account: &Account, found: &mut Found) -> Result<(), String> {
+    let oldest = unix_seconds(worker.sweep.window);
+    let mut pace = interval(PACE);
+    pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut after: Option<String> = None;
+    while found.pages < MOST_PAGES {
+        pace.tick().await;
+        let page = list(account, after.as_deref()).await?;
+        found.pages += 1;
+        let recent = |session: &Listed| session.last_active_at.is_none_or(|at| at >= oldest);
+        let sessions: Vec<Listed> = page.sessions.into_iter().filter(recent).collect();
+        if sessions.is_empty() {
+            break;
+        }
+        found.listed += sessions.len();
+        found.waiting += wake(worker, sessions).await?;
+        match page.next {
+            Some(next) if Some(&next) != after.as_ref() => after = Some(next),
+            _ => break,
+        }
+    }
+    Ok(())
+}
+
+async fn list(account: &Account, after: Option<&str>) -> Result<platform::Page, String> {
+    if account.paused().is_some() {
+        return Err("the platform refuses our credentials".to_owned());
+    }
+    match account.platform.list(after).await {
+        Ok(page) => {
+            account.accept();
+            Ok(page)
+        }
+        Err(platform::Error::Gone) => Err("the platform has no list of sessions".to_owned()),
+        Err(platform::Error::Unauthorized { detail }) => {
+            account.refuse(&detail);
+            Err(detail)
+        }
+        Err(platform::Error::Retryable { detail, .. }) => Err(detail),
+    }
+}
+
+/// Publishes the sessions that wait and that nothing of ours will look at by itself; how many.
+async fn wake(worker: &Worker, sessions: Vec<Listed>) -> Result<u64, String> {
+    let latest = unix_seconds(worker.sweep.every.min(ON_ITS_WAY));
+    let waits = |session: &Listed| session.waiting && session.last_active_at.is_none_or(|at| at <= latest);
+    let waiting: Vec<SessionKey> = sessions.into_iter().filter(waits).map(|session| session.key).collect();
+    if waiting.is_empty() {
+        return Ok(0);
+    }
+    let in_hand = worker.ledger.in_hand(&waiting, worker.sweep.every).await.map_err(|e| e.to_string())?;
+    let forgotten = waiting.into_iter().zip(in_hand).filter(|(_, in_hand)| !in_hand);
+    let published = try_join_all(forgotten.map(|(session, _)| async move {
+        let action = ActionRequired {
+            session,
+            event: "sweep".to_owned(),
+            accepted_at: unix_millis(),
+            tries: 0,
+            traceparent: None,
+        };
+        worker.queue.publish(&action).await.map_err(|error| error.to_string())
+    }));
+    Ok(published.await?.len() as u64)
+}
+
+fn unix_millis() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// The Unix second that is so long ago.
+fn unix_seconds(ago: Duration) -> i64 {
+    (unix_millis() - i64::try_from(ago.as_millis()).unwrap_or(i64::MAX)) / 1000
+}
