@@ -20,7 +20,8 @@
 //! ```
 //!
 //! **Level-triggered.** The queue carries session ids, never truth. One webhook, ten copies of it, a timer or a person all
-//! start the same reconcile; what has been done is skipped. A duplicate costs a read, a crash at any line a redelivery.
+//! start the same reconcile; what has been done is skipped. A duplicate costs a read, a crash at any line a redelivery, a
+//! webhook that never came a sweep ([`worker::sweep`]).
 //!
 //! **The store owns state and time, the queue owns distribution.** Claims, results, attempts and due times are rows, judged
 //! by the database's clock. A retry, a busy call and a confirmation check are all "this session is due then": one scheduler

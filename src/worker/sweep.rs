@@ -152,18 +152,11 @@ async fn list(account: &Account, after: Option<&str>) -> Result<platform::Page, 
     if account.paused().is_some() {
         return Err("the platform refuses our credentials".to_owned());
     }
-    match account.platform.list(after).await {
-        Ok(page) => {
-            account.accept();
-            Ok(page)
-        }
-        Err(platform::Error::Gone) => Err("the platform has no list of sessions".to_owned()),
-        Err(platform::Error::Unauthorized { detail }) => {
-            account.refuse(&detail);
-            Err(detail)
-        }
-        Err(platform::Error::Retryable { detail, .. }) => Err(detail),
-    }
+    // A key may read sessions but not list them: whether our credentials hold is for `retrieve` to say.
+    account.platform.list(after).await.map_err(|error| match error {
+        platform::Error::Gone => "the platform has no list of sessions".to_owned(),
+        platform::Error::Unauthorized { detail } | platform::Error::Retryable { detail, .. } => detail,
+    })
 }
 
 /// Publishes the sessions that wait and that nothing of ours will look at by itself; how many.

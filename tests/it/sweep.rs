@@ -64,6 +64,20 @@ async fn an_idle_session_or_one_in_work_is_not_woken() {
 }
 
 #[tokio::test]
+async fn a_sweep_that_is_refused_leaves_it_to_the_next() {
+    let mut rig =
+        Setup::new(Pair::EmbeddedSqlite).function("a", "handler: { type: echo }").extra(OFTEN).prepare().await;
+    rig.faults(|f| f.webhook_drop = Rule::ALWAYS);
+    let id = rig.session("call a").await;
+    // Nothing but sweeps asks the platform.
+    rig.faults(|f| f.unauthorized = Rule::Next(2));
+    rig.start_all().await;
+    rig.settled(&id).await;
+    assert_eq!(rig.logs().matches("a sweep broke off").count(), 2, "{}", rig.logs());
+    rig.worker.as_ref().unwrap().ready().await;
+}
+
+#[tokio::test]
 async fn workers_share_the_sweeps() {
     let rig = Setup::new(Pair::RabbitPostgres).function("a", "handler: { type: echo }").extra(OFTEN).start().await;
     let others = [rig.daemon("worker").await, rig.daemon("worker").await];
