@@ -63,6 +63,17 @@ impl AgentsApi {
         Ok(Self { name: name.into(), base_url: url.as_str().trim_end_matches('/').to_owned(), headers, client })
     }
 
+    /// Reads a session's resource as the API answers it; `None` where the text is none. What one required action carries
+    /// cannot hurt the others.
+    pub fn parse_session(key: &SessionKey, body: &[u8]) -> Option<Session> {
+        wire::session(key, body)
+    }
+
+    /// Reads a page of the list of sessions; `None` where the text is none. `platform` becomes part of each key.
+    pub fn parse_page(platform: &Arc<str>, body: &[u8]) -> Option<Page> {
+        wire::page(platform, body)
+    }
+
     fn request(&self, method: Method, url: &str) -> RequestBuilder {
         self.client.request(method, url).headers(self.headers.clone()).timeout(TIMEOUT)
     }
@@ -100,7 +111,7 @@ impl Platform for AgentsApi {
     async fn retrieve(&self, session: &SessionKey) -> Result<Session, Error> {
         let url = self.session_url(&session.session).ok_or(Error::Gone)?;
         let body = self.get(&url, MAX_SESSION).await?;
-        wire::session(session, &body).ok_or_else(|| unreadable("the answer is no session"))
+        Self::parse_session(session, &body).ok_or_else(|| unreadable("the answer is no session"))
     }
 
     async fn list(&self, after: Option<&str>) -> Result<Page, Error> {
@@ -109,7 +120,7 @@ impl Platform for AgentsApi {
             url = url + "&after=" + &escape(after);
         }
         let body = self.get(&url, MAX_LIST).await?;
-        wire::page(&self.name, &body).ok_or_else(|| unreadable("the answer is no list of sessions"))
+        Self::parse_page(&self.name, &body).ok_or_else(|| unreadable("the answer is no list of sessions"))
     }
 
     fn encode(&self, call: &CallKey, result: &ToolResult, generation: u32) -> Submission {

@@ -41,6 +41,11 @@ pub struct RabbitMq {
 }
 
 impl RabbitMq {
+    /// Reads the body of a message. The error says where it is wrong, never what it holds.
+    pub fn parse_message(body: &[u8]) -> Result<ActionRequired, String> {
+        message::decode(body)
+    }
+
     /// Starts to connect, and returns without waiting for it. Needs a running tokio runtime; `ready` says how it goes.
     pub fn new(config: RabbitMqConfig, metrics: Metrics) -> Self {
         // amqps needs one; whoever else installed theirs first is welcome.

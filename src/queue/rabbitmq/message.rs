@@ -21,14 +21,20 @@ pub(super) fn encode(action: &ActionRequired) -> Result<Vec<u8>, serde_json::Err
 
 /// The error says where the body is wrong, never what it holds.
 pub(super) fn decode(body: &[u8]) -> Result<ActionRequired, String> {
-    serde_json::from_slice(body).map_err(|error| {
+    let action: ActionRequired = serde_json::from_slice(body).map_err(|error| {
         format!(
             "the body is no action ({:?} error at line {} column {})",
             error.classify(),
             error.line(),
             error.column()
         )
-    })
+    })?;
+    // Not every store can keep them, and a session that cannot be postponed would be held for ever.
+    let kept = [&*action.session.platform, &*action.session.session, action.traceparent.as_deref().unwrap_or_default()];
+    match kept.iter().any(|text| text.chars().any(char::is_control)) {
+        true => Err("the body is no action (control characters in an id)".to_owned()),
+        false => Ok(action),
+    }
 }
 
 pub(super) fn properties(action: &ActionRequired) -> BasicProperties {
@@ -91,6 +97,18 @@ mod tests {
     fn a_body_that_is_no_action_is_not_quoted_in_the_error() {
         let error = decode(br#"{"session":"top secret"}"#).unwrap_err();
         assert!(error.contains("line 1") && !error.contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn ids_that_no_store_keeps_are_no_action() {
+        let nul = "sess\0".to_owned();
+        for action in [
+            ActionRequired { session: SessionKey::new("openai", nul.clone()), ..action() },
+            ActionRequired { session: SessionKey::new(nul.clone(), "sess_1"), ..action() },
+            ActionRequired { traceparent: Some(nul), ..action() },
+        ] {
+            assert!(decode(&encode(&action).unwrap()).unwrap_err().contains("control characters"));
+        }
     }
 
     #[test]
