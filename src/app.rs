@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     admin::{self, Readiness},
     config::Config,
-    function::{self, Function, Registry},
+    function::{self, Function, Live, Registry},
     handler, http,
     ingress::{self, Ingress, signature::Verifier},
     metrics::Metrics,
@@ -106,7 +106,7 @@ impl App {
                     queue: queue.clone(),
                     ledger,
                     accounts,
-                    functions: Arc::new(functions(&config.functions, &client)?),
+                    functions: Arc::new(Live::new(functions(&config.functions, &client)?)),
                     metrics: metrics.clone(),
                     force: force.clone(),
                 }))

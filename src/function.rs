@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use arc_swap::ArcSwap;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
@@ -57,5 +58,29 @@ impl Registry {
 
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.functions.keys().map(String::as_str)
+    }
+}
+
+/// The registry that counts now. Who holds a function goes on with it when the registry is replaced.
+pub struct Live(ArcSwap<Registry>);
+
+impl Live {
+    pub fn new(registry: Registry) -> Self {
+        Self(ArcSwap::from_pointee(registry))
+    }
+
+    /// The registry of this moment.
+    pub fn load(&self) -> Arc<Registry> {
+        self.0.load_full()
+    }
+
+    /// The function of that name, if it answers this platform.
+    pub fn get(&self, name: &str, platform: &str) -> Option<Arc<Function>> {
+        self.0.load().get(name, platform).cloned()
+    }
+
+    /// Replaces the registry as a whole.
+    pub fn swap(&self, registry: Registry) {
+        self.0.store(Arc::new(registry));
     }
 }

@@ -17,7 +17,7 @@ pub use self::account::Account;
 pub(crate) use self::answer::FAILED;
 use self::sessions::Sessions;
 use crate::{
-    function::Registry,
+    function::Live,
     metrics::Metrics,
     queue::{Consumer, SharedQueue},
     store::Ledger,
@@ -58,7 +58,7 @@ pub struct Worker {
     pub ledger: Ledger,
     /// By the platform's name.
     pub accounts: HashMap<Arc<str>, Arc<Account>>,
-    pub functions: Arc<Registry>,
+    pub functions: Arc<Live>,
     pub metrics: Metrics,
     /// Cancelled when work must end now: handlers stop, leases are released, deliveries go back.
     pub force: CancellationToken,

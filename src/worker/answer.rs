@@ -52,7 +52,7 @@ pub(super) async fn answer(
     action: &ActionRequired,
     redelivered: bool,
 ) -> store::Result<Answer> {
-    let function = worker.functions.get(&call.name, &account.name).cloned();
+    let function = worker.functions.get(&call.name, &account.name);
     if function.is_none() {
         worker.metrics.unknown_function(&account.name);
         if worker.config.unknown_functions == UnknownFunctions::Leave {

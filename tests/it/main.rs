@@ -13,5 +13,5 @@ mod rig;
 mod sdk;
 mod services;
 mod store_contract;
-mod telemetry;
 mod sweep;
+mod telemetry;
