@@ -6,6 +6,7 @@
 mod group;
 mod judge;
 mod ledger;
+mod operator;
 mod postgres;
 mod sqlite;
 
@@ -16,6 +17,7 @@ use secrecy::SecretString;
 
 pub use self::{
     ledger::Ledger,
+    operator::{CallRow, Filter, Reset, STATES},
     postgres::Postgres,
     sqlite::{Database, Sqlite},
 };
@@ -89,6 +91,8 @@ pub struct Lease {
     pub attempt: u32,
     /// What is left of the call's time.
     pub deadline: Duration,
+    /// Of the result to come: more than 0 where an operator made another one void.
+    pub generation: u32,
 }
 
 /// A stored result: what is submitted, whoever submits it.
@@ -205,4 +209,21 @@ pub trait Store: Send + Sync {
 
     /// How many sessions have a due time that has passed.
     async fn overdue(&self) -> Result<u64>;
+
+    /// How long the oldest of the sessions that are to be looked at again has waited since its webhook.
+    async fn oldest_pending(&self) -> Result<Option<Duration>>;
+
+    /// At most `limit` calls, the newest first, that come after the call `after`.
+    async fn calls(&self, filter: &Filter, after: Option<&CallRow>, limit: usize) -> Result<Vec<CallRow>>;
+
+    /// One call and the bytes of its result.
+    async fn call(&self, key: &CallKey) -> Result<Option<(CallRow, Option<Vec<u8>>)>>;
+
+    /// Changes a call under a fresh fence and makes its session due, in one step. Asks nobody whether the row allows it
+    /// ([`CallRow::refuses`]). `false`: it is no longer as it was read.
+    async fn reset(&self, row: &CallRow, reset: &Reset) -> Result<bool>;
+
+    /// Gives a session's calls without a result fresh attempts and, if less is left, this much time. Whether they may run is
+    /// judged as before.
+    async fn revive(&self, session: &SessionKey, deadline: Duration) -> Result<()>;
 }

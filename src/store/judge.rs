@@ -46,6 +46,7 @@ pub(super) fn judge(request: &ClaimRequest, row: &Row, now: i64) -> Verdict {
         fence: row.fence + 1,
         attempt: u32::try_from(row.attempt + 1).unwrap_or(u32::MAX),
         deadline: left,
+        generation: u32::try_from(row.generation).unwrap_or(0),
     };
     let expired = row.deadline_at <= now;
     match row.state.as_str() {
@@ -91,7 +92,7 @@ impl Row {
 impl ClaimRequest {
     /// The lease of whoever claims a call that nobody claimed before.
     pub(super) fn first_lease(&self) -> Lease {
-        Lease { key: self.key.clone(), fence: 1, attempt: 1, deadline: self.deadline }
+        Lease { key: self.key.clone(), fence: 1, attempt: 1, deadline: self.deadline, generation: 0 }
     }
 }
 

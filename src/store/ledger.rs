@@ -95,6 +95,10 @@ impl Ledger {
         self.store.overdue().await
     }
 
+    pub async fn oldest_pending(&self) -> Result<Option<Duration>> {
+        self.store.oldest_pending().await
+    }
+
     pub async fn migrate(&self) -> Result<()> {
         self.store.migrate().await
     }

@@ -11,11 +11,13 @@ use sqlx::{
 };
 
 use super::{
-    Claim, ClaimRequest, Completion, Config, Due, Error, Mark, Result, Store, Taken, Unfinished,
+    CallRow, Claim, ClaimRequest, Completion, Config, Due, Error, Filter, Mark, Reset, Result, Store, Taken,
+    Unfinished,
     judge::{Move, Row, Verdict, in_millis, judge},
 };
 use crate::session::{CallKey, SessionKey};
 
+mod operator;
 mod statements;
 use statements as sql;
 
@@ -223,6 +225,26 @@ impl Store for Postgres {
     async fn overdue(&self) -> Result<u64> {
         let count: i64 = sqlx::query(sql::OVERDUE).fetch_one(&self.pool).await?.try_get(0)?;
         Ok(u64::try_from(count).unwrap_or(0))
+    }
+
+    async fn oldest_pending(&self) -> Result<Option<Duration>> {
+        operator::oldest_pending(&self.pool).await
+    }
+
+    async fn calls(&self, filter: &Filter, after: Option<&CallRow>, limit: usize) -> Result<Vec<CallRow>> {
+        operator::calls(&self.pool, filter, after, limit).await
+    }
+
+    async fn call(&self, key: &CallKey) -> Result<Option<(CallRow, Option<Vec<u8>>)>> {
+        operator::call(&self.pool, key).await
+    }
+
+    async fn reset(&self, row: &CallRow, reset: &Reset) -> Result<bool> {
+        operator::reset(&self.pool, row, reset).await
+    }
+
+    async fn revive(&self, session: &SessionKey, deadline: Duration) -> Result<()> {
+        operator::revive(&self.pool, session, deadline).await
     }
 }
 

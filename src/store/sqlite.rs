@@ -1,6 +1,7 @@
 //! The ledger in SQLite.
 
 mod database;
+mod operator;
 mod statements;
 
 use std::time::Duration;
@@ -15,7 +16,7 @@ use statements as sql;
 
 pub use self::database::Database;
 use super::{
-    Claim, ClaimRequest, Completion, Due, Error, Mark, Result, Store, Taken, Unfinished,
+    CallRow, Claim, ClaimRequest, Completion, Due, Error, Filter, Mark, Reset, Result, Store, Taken, Unfinished,
     judge::{Move, Row, Verdict, in_millis, judge},
 };
 use crate::session::{CallKey, SessionKey};
@@ -205,6 +206,26 @@ impl Store for Sqlite {
     async fn overdue(&self) -> Result<u64> {
         let count: i64 = sqlx::query(sql::OVERDUE).fetch_one(&self.database.reads).await?.try_get(0)?;
         Ok(u64::try_from(count).unwrap_or(0))
+    }
+
+    async fn oldest_pending(&self) -> Result<Option<Duration>> {
+        operator::oldest_pending(&self.database).await
+    }
+
+    async fn calls(&self, filter: &Filter, after: Option<&CallRow>, limit: usize) -> Result<Vec<CallRow>> {
+        operator::calls(&self.database, filter, after, limit).await
+    }
+
+    async fn call(&self, key: &CallKey) -> Result<Option<(CallRow, Option<Vec<u8>>)>> {
+        operator::call(&self.database, key).await
+    }
+
+    async fn reset(&self, row: &CallRow, reset: &Reset) -> Result<bool> {
+        operator::reset(&self.database, row, reset).await
+    }
+
+    async fn revive(&self, session: &SessionKey, deadline: Duration) -> Result<()> {
+        operator::revive(&self.database, session, deadline).await
     }
 }
 

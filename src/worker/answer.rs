@@ -297,8 +297,8 @@ async fn complete(
         function: call.name.clone(),
         fence: lease.fence,
         success: matches!(result, ToolResult::Success(_)),
-        submission: account.platform.encode(&call.key, result, 0),
-        generation: 0,
+        submission: account.platform.encode(&call.key, result, lease.generation),
+        generation: lease.generation,
         submissions: 0,
     };
     let completion = Completion { stored: stored.clone(), detail };

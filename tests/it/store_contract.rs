@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use actiond::{
     session::{CallKey, IfInterrupted, SessionKey, Submission},
     store::{
-        Claim, ClaimRequest, Completion, Config, Database, Due, Lease, Mark, Postgres, Sqlite, Store, Stored,
-        Transition,
+        Claim, ClaimRequest, Completion, Config, Database, Due, Filter, Lease, Mark, Postgres, Reset, Sqlite, Store,
+        Stored, Transition,
     },
 };
 use secrecy::SecretString;
@@ -47,6 +47,13 @@ over_every_store!(
     unfinished_business_is_listed_until_it_ends,
     calls_left_behind_are_found_unless_something_comes_back_to_them,
     a_session_is_in_hand_under_a_claim_or_when_it_is_due_soon,
+    calls_are_listed_newest_first_page_by_page,
+    a_retried_call_runs_again_and_answers_under_the_next_key,
+    a_resubmitted_call_has_its_stored_bytes_submitted_again,
+    a_held_call_is_answered_with_the_result_it_is_given,
+    a_call_that_changed_meanwhile_is_left_alone,
+    a_revived_session_has_fresh_attempts_and_time_but_its_leases_hold,
+    the_oldest_pending_session_has_an_age,
 );
 
 async fn sqlite_store() -> (Arc<dyn Store>, tempdir::Folder) {
@@ -100,8 +107,11 @@ fn result(lease: &Lease, body: &[u8]) -> Completion {
         function: "f".to_owned(),
         fence: lease.fence,
         success: true,
-        submission: Submission { body: body.to_vec(), idempotency_key: lease.key.submission_idempotency_key(0) },
-        generation: 0,
+        submission: Submission {
+            body: body.to_vec(),
+            idempotency_key: lease.key.submission_idempotency_key(lease.generation),
+        },
+        generation: lease.generation,
         submissions: 0,
     };
     Completion { stored, detail: None }
@@ -351,4 +361,144 @@ async fn a_session_is_in_hand_under_a_claim_or_when_it_is_due_soon(store: Arc<dy
     assert_eq!(store.in_hand(&asked, LONG / 2).await.unwrap(), [true, false, true, false, false, true]);
     assert_eq!(store.in_hand(&asked[4..5], LONG * 2).await.unwrap(), [true]);
     assert!(store.in_hand(&[], LONG).await.unwrap().is_empty());
+async fn calls_are_listed_newest_first_page_by_page(store: Arc<dyn Store>) {
+    for n in 0..5 {
+        let mut asked = request(&format!("call_{n}"));
+        asked.function = if n % 2 == 0 { "even".into() } else { "odd".into() };
+        let lease = run(&store, asked).await;
+        assert!(complete(&store, result(&lease, b"body")).await);
+    }
+    let any = Filter::default();
+    let all = store.calls(&any, None, 100).await.unwrap();
+    let mut sorted = all.clone();
+    sorted.sort_by(|a, b| (b.created_at, &b.key).cmp(&(a.created_at, &a.key)));
+    assert_eq!(
+        all.iter().map(|row| &row.key).collect::<Vec<_>>(),
+        sorted.iter().map(|row| &row.key).collect::<Vec<_>>()
+    );
+    assert_eq!((all.len(), all[0].body_len, all[0].success, all[0].attempt), (5, Some(4), Some(true), 1));
+
+    let mut paged = store.calls(&any, None, 2).await.unwrap();
+    while let page = store.calls(&any, paged.last(), 2).await.unwrap()
+        && !page.is_empty()
+    {
+        paged.extend(page);
+    }
+    assert_eq!(paged, all);
+
+    let text = |text: &str| Some(text.to_owned());
+    for (filter, count) in [
+        (Filter { function: text("even"), ..any.clone() }, 3),
+        (Filter { state: text("completed"), platform: text("openai"), session: text("sess_1"), ..any.clone() }, 5),
+        (Filter { state: text("settled"), ..any.clone() }, 0),
+        (Filter { call_id: text("call_3"), function: text("odd"), ..any.clone() }, 1),
+        (Filter { newer_than: Some(LONG), ..any.clone() }, 5),
+        (Filter { older_than: Some(LONG), ..any.clone() }, 0),
+        (Filter { older_than: Some(Duration::ZERO), ..any.clone() }, 5),
+    ] {
+        assert_eq!(store.calls(&filter, None, 100).await.unwrap().len(), count, "{filter:?}");
+    }
+    let (row, body) = store.call(&all[1].key).await.unwrap().unwrap();
+    assert_eq!((&row, body.as_deref()), (&all[1], Some(&b"body"[..])));
+    assert!(store.call(&request("none").key).await.unwrap().is_none());
+}
+
+async fn reset(store: &Arc<dyn Store>, call: &str, reset: &Reset) -> bool {
+    let (row, _) = store.call(&request(call).key).await.unwrap().unwrap();
+    assert_eq!(row.refuses(reset), None);
+    store.reset(&row, reset).await.unwrap()
+}
+
+async fn a_retried_call_runs_again_and_answers_under_the_next_key(store: Arc<dyn Store>) {
+    let asked = ClaimRequest { deadline: Duration::ZERO, ..request("call_1") };
+    let first = run(&store, asked).await;
+    assert!(complete(&store, result(&first, b"wrong")).await);
+    assert!(mark(&store, &first, Transition::Refused).await);
+    assert_eq!(claim(&store, request("call_1")).await, Claim::Refused);
+
+    assert!(reset(&store, "call_1", &Reset::Retry { deadline: LONG }).await);
+    assert_eq!(store.due(8, LONG).await.unwrap().len(), 1, "its session is due");
+    assert!(!mark(&store, &first, Transition::Settled).await, "who held it before has lost it");
+    let again = run(&store, request("call_1")).await;
+    assert_eq!((again.attempt, again.generation), (1, 1));
+    assert!(again.deadline > LONG / 2, "{:?}", again.deadline);
+    let right = result(&again, b"right");
+    assert!(complete(&store, right.clone()).await);
+    assert_eq!(claim(&store, request("call_1")).await, Claim::Stored(right.stored));
+}
+
+async fn a_resubmitted_call_has_its_stored_bytes_submitted_again(store: Arc<dyn Store>) {
+    let lease = run(&store, request("call_1")).await;
+    let completion = result(&lease, b"bytes");
+    assert!(complete(&store, completion.clone()).await);
+    for (state, new_key, generation) in
+        [(Transition::Refused, false, 0), (Transition::Obsolete, true, 1), (Transition::Submitted(LONG), false, 1)]
+    {
+        let (row, _) = store.call(&lease.key).await.unwrap().unwrap();
+        assert!(mark(&store, &Lease { fence: row.fence, ..lease.clone() }, state).await);
+        assert!(reset(&store, "call_1", &Reset::Resubmit { new_key }).await);
+        match claim(&store, request("call_1")).await {
+            Claim::Stored(stored) => {
+                assert_eq!(stored.submission.body, b"bytes");
+                assert_eq!(stored.submission.idempotency_key, lease.key.submission_idempotency_key(generation));
+                assert_eq!(stored.fence, row.fence + 1);
+                assert_eq!(stored.submissions, u32::from(matches!(state, Transition::Submitted(_))));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+async fn a_held_call_is_answered_with_the_result_it_is_given(store: Arc<dyn Store>) {
+    let asked = ClaimRequest { if_interrupted: IfInterrupted::Hold, ..request("call_1") };
+    let lease = run(&store, asked.clone()).await;
+    assert!(mark(&store, &lease, Transition::Released).await);
+    assert_eq!(claim(&store, asked.clone()).await, Claim::Held);
+    let (row, body) = store.call(&lease.key).await.unwrap().unwrap();
+    assert_eq!((row.state.as_str(), body), ("interrupted", None));
+
+    let submission = Submission { body: b"given".to_vec(), idempotency_key: "key".to_owned() };
+    let resolve = Reset::Resolve { success: false, submission: submission.clone(), detail: "by hand\0".to_owned() };
+    assert!(reset(&store, "call_1", &resolve).await);
+    match claim(&store, asked).await {
+        Claim::Stored(stored) => assert_eq!((stored.submission, stored.success), (submission, false)),
+        other => panic!("{other:?}"),
+    }
+    assert!(!complete(&store, result(&lease, b"late")).await);
+    let (row, _) = store.call(&lease.key).await.unwrap().unwrap();
+    assert!(row.detail.unwrap().starts_with("by hand"));
+}
+
+async fn a_call_that_changed_meanwhile_is_left_alone(store: Arc<dyn Store>) {
+    let lease = run(&store, request("call_1")).await;
+    let (seen, _) = store.call(&lease.key).await.unwrap().unwrap();
+    assert!(mark(&store, &lease, Transition::Retrying(Duration::ZERO)).await);
+    assert!(!store.reset(&seen, &Reset::Retry { deadline: LONG }).await.unwrap());
+    assert!(store.due(8, LONG).await.unwrap().is_empty(), "nothing was changed");
+}
+
+async fn a_revived_session_has_fresh_attempts_and_time_but_its_leases_hold(store: Arc<dyn Store>) {
+    let lease = run(&store, ClaimRequest { deadline: Duration::ZERO, ..request("claimed") }).await;
+    let held = ClaimRequest { if_interrupted: IfInterrupted::Hold, ..request("held") };
+    assert!(mark(&store, &run(&store, held.clone()).await, Transition::Released).await);
+    assert_eq!(claim(&store, held.clone()).await, Claim::Held);
+    store.revive(&lease.key.session, LONG).await.unwrap();
+    assert!(matches!(claim(&store, request("claimed")).await, Claim::Busy(_)));
+    assert_eq!(claim(&store, held).await, Claim::Held);
+    assert!(mark(&store, &lease, Transition::Released).await);
+    let again = run(&store, request("claimed")).await;
+    assert_eq!(again.attempt, 1);
+    assert!(again.deadline > LONG / 2);
+}
+
+async fn the_oldest_pending_session_has_an_age(store: Arc<dyn Store>) {
+    assert_eq!(store.oldest_pending().await.unwrap(), None);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let old = i64::try_from((now - LONG).as_millis()).unwrap();
+    store
+        .postpone(&[Due { accepted_at: old, ..due("a", LONG) }, Due { accepted_at: old + 1, ..due("b", LONG) }])
+        .await
+        .unwrap();
+    let age = store.oldest_pending().await.unwrap().unwrap();
+    assert!(age >= LONG - Duration::from_secs(5) && age < LONG * 2, "{age:?}");
 }

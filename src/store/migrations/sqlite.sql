@@ -20,6 +20,7 @@ CREATE TABLE calls (
     updated_at      INTEGER NOT NULL,
     PRIMARY KEY (platform, session, turn, call_id)
 ) WITHOUT ROWID;
+-- For listings. A column that never changes costs later updates nothing.
 CREATE INDEX calls_created ON calls (created_at);
 
 -- Sessions that are to be looked at again at a time; held while a scheduler publishes them.
@@ -41,6 +42,9 @@ CREATE TABLE queue (
     message    TEXT    NOT NULL,
     deliveries INTEGER NOT NULL DEFAULT 0,
     taken      INTEGER NOT NULL DEFAULT 0,
-    reason     TEXT
+    reason     TEXT,
+    dead_at    INTEGER,
+    redriven   INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX queue_ready ON queue (id) WHERE taken = 0 AND reason IS NULL;
+CREATE INDEX queue_dead ON queue (id) WHERE reason IS NOT NULL;

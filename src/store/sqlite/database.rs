@@ -44,6 +44,13 @@ impl Database {
         Ok(Self { reads: reads.connect_lazy_with(options), writes, file })
     }
 
+    /// The configured SQLite file, where it is not there yet.
+    pub fn missing(config: &Config) -> Option<PathBuf> {
+        let options = SqliteConnectOptions::from_str(config.url.expose_secret()).ok()?;
+        let file = options.get_filename();
+        (config.url.expose_secret().starts_with("sqlite:") && !file.exists()).then(|| file.to_owned())
+    }
+
     /// Makes this process the only one that serves the file, as long as the answer is kept.
     pub fn own(&self) -> Result<File> {
         let mut name = self.file.clone().into_os_string();

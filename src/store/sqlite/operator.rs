@@ -1,0 +1,109 @@
+//! What an operator reads and changes in SQLite, also beside a process that serves the file.
+
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, Row as _, Sqlite, sqlite::SqliteRow};
+
+use super::{Database, bind_key, clock, sql};
+use crate::{
+    session::{CallKey, SessionKey},
+    store::{
+        CallRow, Filter, Reset, Result,
+        judge::{in_millis, millis},
+        operator::{COLUMNS, Change, listing, read},
+    },
+};
+
+const NOW: &str = "CAST(unixepoch('subsec') * 1000 AS INTEGER)";
+
+/// ?5 and ?6 are fence and state as they were read: whoever came between makes this miss.
+const RESET: &str = "
+    UPDATE calls
+    SET state = ?7, fence = fence + 1, generation = ?8, submissions = ?9, until_at = ?10, updated_at = ?10,
+        attempt = CASE WHEN ?11 IS NULL THEN attempt ELSE 0 END, deadline_at = coalesce(?10 + ?11, deadline_at),
+        success = CASE WHEN ?12 THEN ?13 ELSE success END, body = CASE WHEN ?12 THEN ?14 ELSE body END,
+        idempotency_key = ?15, detail = coalesce(?16, detail)
+    WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4 AND fence = ?5 AND state = ?6";
+
+const REVIVE: &str = "
+    UPDATE calls SET attempt = 0, deadline_at = max(deadline_at, ?3 + ?4)
+    WHERE platform = ?1 AND session = ?2 AND state IN ('claimed', 'retrying') AND body IS NULL";
+
+const OLDEST: &str = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER) - min(accepted_at) FROM due";
+
+pub(super) async fn oldest_pending(database: &Database) -> Result<Option<Duration>> {
+    let age: Option<i64> = sqlx::query(OLDEST).fetch_one(&database.reads).await?.try_get(0)?;
+    Ok(age.map(millis))
+}
+
+pub(super) async fn calls(
+    database: &Database,
+    filter: &Filter,
+    after: Option<&CallRow>,
+    limit: usize,
+) -> Result<Vec<CallRow>> {
+    let rows = listing::<Sqlite>(NOW, filter, after, limit).build().fetch_all(&database.reads).await?;
+    rows.iter().map(row).collect()
+}
+
+pub(super) async fn call(database: &Database, key: &CallKey) -> Result<Option<(CallRow, Option<Vec<u8>>)>> {
+    let statement = format!(
+        "SELECT {COLUMNS}, body FROM calls WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4"
+    );
+    let found = bind_key(sqlx::query(AssertSqlSafe(statement)), key).fetch_optional(&database.reads).await?;
+    found.map(|found| Ok((row(&found)?, found.try_get("body")?))).transpose()
+}
+
+fn row(found: &SqliteRow) -> Result<CallRow> {
+    read(found, found.try_get("body_len")?)
+}
+
+pub(super) async fn reset(database: &Database, row: &CallRow, reset: &Reset) -> Result<bool> {
+    let change = Change::of(row, reset);
+    let row = row.clone();
+    database
+        .write(move |db| {
+            Box::pin(async move {
+                let now = clock(db).await?;
+                let done = bind_key(sqlx::query(RESET), &row.key)
+                    .bind(row.fence)
+                    .bind(&row.state)
+                    .bind(change.state)
+                    .bind(change.generation)
+                    .bind(change.submissions)
+                    .bind(now)
+                    .bind(change.deadline)
+                    .bind(change.replaces)
+                    .bind(change.success)
+                    .bind(change.body)
+                    .bind(change.idempotency_key)
+                    .bind(change.detail)
+                    .execute(&mut *db)
+                    .await?;
+                if done.rows_affected() == 0 {
+                    return Ok(false);
+                }
+                let due = sqlx::query(sql::POSTPONE)
+                    .bind(&*row.key.session.platform)
+                    .bind(&*row.key.session.session)
+                    .bind(now);
+                due.bind(1).bind(now).bind(None::<&str>).execute(&mut *db).await?;
+                Ok(true)
+            })
+        })
+        .await
+}
+
+pub(super) async fn revive(database: &Database, session: &SessionKey, deadline: Duration) -> Result<()> {
+    let session = session.clone();
+    database
+        .write(move |db| {
+            Box::pin(async move {
+                let now = clock(db).await?;
+                let revive = sqlx::query(REVIVE).bind(&*session.platform).bind(&*session.session);
+                revive.bind(now).bind(in_millis(deadline)).execute(db).await?;
+                Ok(())
+            })
+        })
+        .await
+}
