@@ -15,7 +15,7 @@ use crate::{
     ingress::{self, Ingress, signature::Verifier},
     metrics::Metrics,
     platform::{self, AgentsApi, Platform},
-    queue::{self, Embedded, RabbitMq, SharedQueue},
+    queue::{self, DeadLetters, Embedded, RabbitMq, RabbitMqDead, SharedQueue},
     schema::Schema,
     store::{self, Database, Ledger, Postgres, Sqlite, Store},
     worker::{Account, Worker},
@@ -23,6 +23,8 @@ use crate::{
 
 /// How often the store is asked whether it is there.
 const STORE_CHECK: Duration = Duration::from_secs(2);
+/// So many of these pass between two counts of what is dead.
+const DEAD_COUNT: usize = 7;
 
 /// Which half of the path this process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -201,11 +203,20 @@ async fn work(worker: Arc<Worker>, readiness: Readiness, stop: CancellationToken
         }
     }
     note(Ok(()));
-    let ledger = worker.ledger.clone();
+    let watched = worker.clone();
     let watch = tokio::spawn(async move {
-        loop {
+        for look in 0_usize.. {
             tokio::time::sleep(STORE_CHECK).await;
-            note(ledger.overdue().await.map(drop));
+            let oldest = watched.ledger.oldest_pending().await;
+            if let Ok(oldest) = &oldest {
+                watched.metrics.oldest_pending(oldest.unwrap_or_default().as_secs_f64());
+            }
+            note(oldest.map(drop));
+            if look.is_multiple_of(DEAD_COUNT)
+                && let Some(count) = watched.queue.count_dead().await
+            {
+                watched.metrics.dead(count);
+            }
         }
     });
     worker.run(stop).await;
@@ -228,6 +239,23 @@ pub async fn open(config: &store::Config) -> anyhow::Result<Opened> {
     let store = Sqlite::new(database.clone());
     store.migrate().await.context("store.url: cannot migrate the SQLite file")?;
     Ok(Opened { store: Arc::new(store), database: Some(database) })
+}
+
+/// Opens a store that is there already: a command that only looks should not make an empty one.
+pub async fn open_existing(config: &store::Config) -> anyhow::Result<Opened> {
+    if let Some(file) = Database::missing(config) {
+        bail!("store.url: there is no file {}: nothing has run with this config yet", file.display());
+    }
+    open(config).await
+}
+
+/// What was put aside as dead, for an operator's command beside the running program.
+pub fn dead_letters(config: &queue::Config, opened: &Opened) -> anyhow::Result<Arc<dyn DeadLetters>> {
+    match (config, &opened.database) {
+        (queue::Config::RabbitMq(rabbitmq), _) => Ok(Arc::new(RabbitMqDead::new(rabbitmq.clone()))),
+        (queue::Config::Embedded, Some(database)) => Ok(Arc::new(Embedded::new(database.clone(), Metrics::new()))),
+        (queue::Config::Embedded, None) => bail!("queue.type: embedded needs a sqlite:// store"),
+    }
 }
 
 async fn queue(

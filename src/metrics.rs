@@ -37,6 +37,8 @@ struct Inner {
     unknown_function: Counter<u64>,
     sessions_due: Gauge<u64>,
     broker_up: Gauge<u64>,
+    dead: Gauge<u64>,
+    oldest_pending: Gauge<f64>,
     submissions: Counter<u64>,
     swept_sessions: Counter<u64>,
 }
@@ -118,6 +120,16 @@ impl Metrics {
         self.inner.broker_up.record(up.into(), &[]);
     }
 
+    /// `actiond_dead`: messages that wait for an operator.
+    pub fn dead(&self, count: u64) {
+        self.inner.dead.record(count, &[]);
+    }
+
+    /// `actiond_oldest_pending_seconds`: age of the oldest session that is to be looked at again; 0 where there is none.
+    pub fn oldest_pending(&self, seconds: f64) {
+        self.inner.oldest_pending.record(seconds, &[]);
+    }
+
     /// A delivery came: `actiond_last_delivery_age_seconds` counts from here. Not shown before the first one.
     pub fn delivered(&self) {
         self.inner.last_delivery.now();
@@ -155,6 +167,7 @@ impl Inner {
             let histogram = meter.f64_histogram(name).with_unit("s").with_description(help);
             histogram.with_boundaries(SECONDS.to_vec()).build()
         };
+        let oldest_pending = meter.f64_gauge("actiond_oldest_pending").with_unit("s");
         let in_flight = meter.i64_up_down_counter("actiond_calls_in_flight");
         Self {
             webhooks: counter("actiond_webhooks", "Webhooks received, by platform and outcome."),
@@ -169,6 +182,10 @@ impl Inner {
             ),
             sessions_due: gauge("actiond_sessions_due", "Sessions due at the scheduler's last look."),
             broker_up: gauge("actiond_broker_up", "Whether the broker is connected, 0 or 1."),
+            dead: gauge("actiond_dead", "Messages that were put aside as dead."),
+            oldest_pending: oldest_pending
+                .with_description("Age of the oldest session that is to be looked at again.")
+                .build(),
             submissions: counter("actiond_submissions", "Results posted to a platform, by outcome."),
             swept_sessions: counter("actiond_swept_sessions", "Sessions that waited and that only a sweep found."),
             last_delivery,
@@ -232,6 +249,8 @@ mod tests {
         metrics.unknown_function("openai");
         metrics.sessions_due(3);
         metrics.broker_up(true);
+        metrics.dead(2);
+        metrics.oldest_pending(1.5);
         metrics.submission("openai", "accepted");
         metrics.swept("openai", 2);
         metrics
@@ -250,8 +269,10 @@ mod tests {
                 "actiond_broker_up gauge",
                 "actiond_calls_in_flight gauge",
                 "actiond_calls_total counter",
+                "actiond_dead gauge",
                 "actiond_handler_seconds histogram",
                 "actiond_last_delivery_age_seconds gauge",
+                "actiond_oldest_pending_seconds gauge",
                 "actiond_publish_seconds histogram",
                 "actiond_result_latency_seconds histogram",
                 "actiond_sessions_due gauge",
@@ -279,6 +300,8 @@ mod tests {
             r#"actiond_unknown_function_total{platform="openai"} 1"#,
             "actiond_sessions_due 3",
             "actiond_broker_up 1",
+            "actiond_dead 2",
+            "actiond_oldest_pending_seconds 1.5",
             r#"actiond_submissions_total{outcome="accepted",platform="openai"} 1"#,
             r#"actiond_swept_sessions_total{platform="openai"} 2"#,
         ] {

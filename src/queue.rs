@@ -1,5 +1,6 @@
 //! The queue seam: distributes "look at this session" over the workers, durably. It carries ids, never truth.
 
+mod dead;
 mod embedded;
 mod rabbitmq;
 
@@ -8,7 +9,11 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use secrecy::SecretString;
 
-pub use self::{embedded::Embedded, rabbitmq::RabbitMq};
+pub use self::{
+    dead::{Dead, DeadError, DeadLetters, Fate, Review},
+    embedded::Embedded,
+    rabbitmq::{RabbitMq, RabbitMqDead},
+};
 use crate::session::ActionRequired;
 
 /// Where a queue lives.
@@ -62,6 +67,11 @@ pub trait Queue: Send + Sync {
 
     /// `Ok` when a publish is likely to work now and, if this process consumes, its consumer is alive.
     fn ready(&self) -> Result<(), String>;
+
+    /// How many messages are dead, over what is connected anyway; `None` when that cannot be told now.
+    async fn count_dead(&self) -> Option<u64> {
+        None
+    }
 
     /// Flushes acknowledgements and closes. Called last, after every delivery was settled or given up.
     async fn close(&self);

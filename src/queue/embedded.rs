@@ -6,13 +6,14 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use async_trait::async_trait;
 use sqlx::{Row, SqliteConnection};
 use tokio::sync::Notify;
 
-use super::{Consumer, Delivery, PublishError, Queue, Settle};
+use super::{Consumer, Dead, DeadError, DeadLetters, Delivery, Fate, PublishError, Queue, Review, Settle};
 use crate::{
     metrics::Metrics,
     session::ActionRequired,
@@ -21,6 +22,8 @@ use crate::{
 
 /// Rows taken at once.
 const PREFETCH: i64 = 64;
+/// An operator's command redrives from another process, which cannot wake us.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 const PUBLISH: &str = "INSERT INTO queue (message) VALUES (?1)";
 const TAKE: &str = "
@@ -31,7 +34,15 @@ const RECOVER: &str = "UPDATE queue SET taken = 0 WHERE taken = 1";
 const UNTAKE: &str = "UPDATE queue SET taken = 0, deliveries = deliveries - 1 WHERE id = ?1";
 const RELEASE: &str = "UPDATE queue SET taken = 0 WHERE id = ?1";
 const ACK: &str = "DELETE FROM queue WHERE id = ?1";
-const REJECT: &str = "UPDATE queue SET reason = ?2 WHERE id = ?1";
+const REJECT: &str = "
+    UPDATE queue SET reason = ?2, dead_at = CAST(unixepoch('subsec') * 1000 AS INTEGER) WHERE id = ?1";
+const DEAD: &str = "
+    SELECT id, message, reason, dead_at, redriven FROM queue WHERE reason IS NOT NULL AND id > ?1 ORDER BY id LIMIT 1";
+const COUNT_DEAD: &str = "SELECT count(*) FROM queue WHERE reason IS NOT NULL";
+/// A new row, so that it comes after what waits already.
+const REDRIVE: &str = "
+    INSERT INTO queue (message, redriven) SELECT message, redriven + 1 FROM queue WHERE id = ?1 AND reason IS NOT NULL";
+const PURGE: &str = "DELETE FROM queue WHERE id = ?1 AND reason IS NOT NULL";
 
 /// The embedded queue. Its tables belong to the store's schema: migrate the store first.
 #[derive(Clone)]
@@ -81,10 +92,78 @@ impl Queue for Embedded {
         Ok(())
     }
 
+    async fn count_dead(&self) -> Option<u64> {
+        let row = sqlx::query(COUNT_DEAD).fetch_one(&self.database.reads).await.ok()?;
+        row.try_get::<i64, _>(0).ok().and_then(|count| u64::try_from(count).ok())
+    }
+
     async fn close(&self) {
         self.closed.store(true, Ordering::Release);
         // Writes are done in order: when this one is, every acknowledgement before it is.
         let _ = self.database.write(|_| Box::pin(async { Ok(()) })).await;
+    }
+}
+
+#[async_trait]
+impl DeadLetters for Embedded {
+    async fn review(&self, review: &mut dyn Review) -> std::result::Result<(), DeadError> {
+        // What dies meanwhile has a higher id and is left alone.
+        let away = |error: Error| DeadError::new(error.to_string());
+        let last: i64 = sqlx::query("SELECT coalesce(max(id), 0) FROM queue WHERE reason IS NOT NULL")
+            .fetch_one(&self.database.reads)
+            .await
+            .and_then(|row| row.try_get(0))
+            .map_err(|error| away(error.into()))?;
+        let mut seen = 0;
+        while let Some((id, dead)) = self.dead_after(seen).await.map_err(away)?.filter(|(id, _)| *id <= last) {
+            seen = id;
+            let fate = review.judge(&dead).await;
+            let settled = match fate {
+                Fate::Keep => false,
+                Fate::Stop => break,
+                Fate::Redrive => self.leave(id, true).await.map_err(away)?,
+                Fate::Purge => self.leave(id, false).await.map_err(away)?,
+            };
+            if settled {
+                review.settled(&dead, fate);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Embedded {
+    async fn dead_after(&self, id: i64) -> Result<Option<(i64, Dead)>> {
+        let Some(row) = sqlx::query(DEAD).bind(id).fetch_optional(&self.database.reads).await? else {
+            return Ok(None);
+        };
+        let (id, message): (i64, String) = (row.try_get("id")?, row.try_get("message")?);
+        let dead = Dead {
+            id: id.to_string(),
+            reason: row.try_get("reason")?,
+            action: serde_json::from_str(&message).ok(),
+            at: row.try_get("dead_at")?,
+            redriven: u32::try_from(row.try_get::<i64, _>("redriven")?).unwrap_or(u32::MAX),
+            bytes: message.into_bytes(),
+        };
+        Ok(Some((id, dead)))
+    }
+
+    /// Takes a row out of the dead ones, in one commit. `false`: somebody else did.
+    async fn leave(&self, id: i64, redrive: bool) -> Result<bool> {
+        let left = self
+            .database
+            .write(move |db| {
+                Box::pin(async move {
+                    if redrive {
+                        sqlx::query(REDRIVE).bind(id).execute(&mut *db).await?;
+                    }
+                    Ok(sqlx::query(PURGE).bind(id).execute(db).await?.rows_affected() == 1)
+                })
+            })
+            .await?;
+        self.published.notify_one();
+        Ok(left)
     }
 }
 
@@ -112,11 +191,13 @@ impl Consumer for Rows {
                 }
             }
             match self.queue.database.write(|db| Box::pin(take(db))).await {
-                Ok(rows) if rows.is_empty() => self.queue.published.notified().await,
+                Ok(rows) if rows.is_empty() => {
+                    let _ = tokio::time::timeout(LOOK_EVERY, self.queue.published.notified()).await;
+                }
                 Ok(rows) => self.buffered.extend(rows),
                 Err(error) => {
                     tracing::error!(%error, "cannot read the queue");
-                    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                    tokio::time::sleep(Duration::from_secs(1)).await;
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 mod connection;
 mod consumer;
+mod dead;
 mod health;
 mod lanes;
 mod message;
@@ -17,6 +18,7 @@ use async_trait::async_trait;
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
+pub use self::dead::RabbitMqDead;
 use self::{
     consumer::{RabbitConsumer, Source},
     health::Health,
@@ -85,6 +87,10 @@ impl Queue for RabbitMq {
 
     fn ready(&self) -> Result<(), String> {
         self.health.ready()
+    }
+
+    async fn count_dead(&self) -> Option<u64> {
+        self.publisher.count(&self.names.dead).await
     }
 
     async fn close(&self) {

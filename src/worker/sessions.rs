@@ -21,7 +21,7 @@ use crate::{
     store::{self, Due},
 };
 
-/// A message delivered more often than this killed its workers.
+/// A message that was delivered so often before killed its workers. Every queue counts alike.
 const MAX_DELIVERIES: u32 = 20;
 
 #[derive(Default)]
@@ -75,7 +75,7 @@ impl Sessions {
         let Some(action) = deliveries.last().map(|delivery| delivery.action.clone()) else { return Outcome::Done };
         let redelivered = deliveries.iter().any(|delivery| delivery.redelivered);
         let times = deliveries.iter().map(|delivery| delivery.deliveries).max().unwrap_or(0);
-        if times > MAX_DELIVERIES {
+        if times >= MAX_DELIVERIES {
             return Outcome::Reject(format!("delivered {times} times without being finished"));
         }
         let mut looking = std::pin::pin!(look(worker, &action, redelivered));

@@ -7,7 +7,7 @@ mod rabbitmq;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use actiond::{
-    queue::{Consumer, Delivery, Queue},
+    queue::{Consumer, Dead, DeadLetters, Delivery, Fate, Queue, Review},
     session::{ActionRequired, SessionKey},
 };
 use async_trait::async_trait;
@@ -18,6 +18,9 @@ use tokio::time::timeout;
 trait Place {
     /// A queue of this place that is ready; each call stands for one more process.
     async fn open(&self) -> Arc<dyn Queue>;
+
+    /// The dead letters of this place, as another process sees them.
+    async fn letters(&self) -> Arc<dyn DeadLetters>;
 
     /// Takes what was put aside as dead: reason and action.
     async fn dead(&self) -> Vec<(String, ActionRequired)>;
@@ -36,6 +39,10 @@ macro_rules! contract {
             many_publish_at_once_and_nothing_is_lost
             a_cancelled_consumer_gives_back_what_it_prefetched
             a_closed_queue_refuses_to_publish
+            every_death_of_a_holder_is_counted
+            dead_messages_are_listed_in_order_as_often_as_somebody_looks
+            a_redriven_message_is_live_again_as_if_it_were_new
+            a_purged_message_is_gone_and_the_others_are_not
         }
     };
     ($place:expr; $($story:ident)*) => {
@@ -197,6 +204,127 @@ async fn a_closed_queue_refuses_to_publish(place: &impl Place) {
     let queue = place.open().await;
     queue.close().await;
     assert!(queue.publish(&action("late")).await.is_err());
+}
+
+async fn every_death_of_a_holder_is_counted(place: &impl Place) {
+    let first = place.open().await;
+    first.publish(&action("poison")).await.unwrap();
+    first.close().await;
+    drop(first);
+    for before in 0..4 {
+        let queue = place.open().await;
+        let mut consumer = queue.consume().await;
+        let delivery = next(&mut consumer).await;
+        // A consumer that dies may be sent it once more before the broker knows.
+        assert!(delivery.deliveries >= before, "{} {before}", delivery.deliveries);
+        assert_eq!(delivery.redelivered, before > 0);
+        // The process dies with what it holds.
+        drop((queue, consumer));
+        drop(delivery);
+    }
+}
+
+/// Puts messages aside, and waits until they are there.
+async fn put_aside(place: &impl Place, sessions: &[&str]) -> Arc<dyn Queue> {
+    let queue = place.open().await;
+    let mut consumer = queue.consume().await;
+    for session in sessions {
+        queue.publish(&action(session)).await.unwrap();
+        next(&mut consumer).await.reject(&format!("reason of {session}")).await;
+    }
+    consumer.cancel().await;
+    drop(consumer);
+    counted(&queue, sessions.len() as u64).await;
+    queue
+}
+
+async fn counted(queue: &Arc<dyn Queue>, wanted: u64) {
+    let wait = async {
+        while queue.count_dead().await != Some(wanted) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(30), wait).await.expect("another count of dead messages");
+}
+
+/// Says the same of every message, or of that of one session alone.
+struct Same {
+    fate: Fate,
+    only: Option<&'static str>,
+    seen: Vec<Dead>,
+    settled: usize,
+}
+
+impl Same {
+    async fn review(place: &impl Place, fate: Fate, only: Option<&'static str>) -> Self {
+        let mut same = Self { fate, only, seen: Vec::new(), settled: 0 };
+        place.letters().await.review(&mut same).await.unwrap();
+        same
+    }
+
+    fn sessions(&self) -> Vec<&str> {
+        self.seen.iter().map(|dead| &*dead.action.as_ref().unwrap().session.session).collect()
+    }
+}
+
+#[async_trait]
+impl Review for Same {
+    async fn judge(&mut self, dead: &Dead) -> Fate {
+        self.seen.push(dead.clone());
+        let session = &*dead.action.as_ref().unwrap().session.session;
+        if self.only.is_none_or(|only| only == session) { self.fate } else { Fate::Keep }
+    }
+
+    fn settled(&mut self, _: &Dead, fate: Fate) {
+        assert_eq!(fate, self.fate);
+        self.settled += 1;
+    }
+}
+
+async fn dead_messages_are_listed_in_order_as_often_as_somebody_looks(place: &impl Place) {
+    let queue = put_aside(place, &["one", "two", "three"]).await;
+    let first = Same::review(place, Fate::Keep, None).await;
+    assert_eq!(first.sessions(), ["one", "two", "three"]);
+    for dead in &first.seen {
+        assert_eq!(dead.reason, format!("reason of {}", dead.action.as_ref().unwrap().session.session));
+        assert_eq!((dead.redriven, dead.at.is_some()), (0, true));
+        assert_eq!(serde_json::from_slice::<ActionRequired>(&dead.bytes).unwrap(), *dead.action.as_ref().unwrap());
+    }
+    let ids: BTreeSet<_> = first.seen.iter().map(|dead| &dead.id).collect();
+    assert_eq!(ids.len(), 3);
+    counted(&queue, 3).await;
+    assert_eq!(Same::review(place, Fate::Stop, Some("two")).await.sessions(), ["one", "two"]);
+    counted(&queue, 3).await;
+    assert_eq!(Same::review(place, Fate::Keep, None).await.seen, first.seen);
+    queue.close().await;
+}
+
+async fn a_redriven_message_is_live_again_as_if_it_were_new(place: &impl Place) {
+    let queue = put_aside(place, &["one", "two"]).await;
+    let mut consumer = queue.consume().await;
+    for times in 0..3 {
+        let review = Same::review(place, Fate::Redrive, Some("two")).await;
+        assert_eq!((review.seen.len(), review.settled), (2, 1));
+        let redriven = review.seen.iter().find(|dead| *dead.action.as_ref().unwrap() == action("two")).unwrap();
+        assert_eq!(redriven.redriven, times);
+        counted(&queue, 1).await;
+        let delivery = next(&mut consumer).await;
+        assert_eq!((delivery.action.clone(), delivery.deliveries), (action("two"), 0));
+        assert!(!delivery.redelivered);
+        delivery.reject("again").await;
+        counted(&queue, 2).await;
+    }
+    queue.close().await;
+}
+
+async fn a_purged_message_is_gone_and_the_others_are_not(place: &impl Place) {
+    let queue = put_aside(place, &["one", "two", "three"]).await;
+    assert_eq!(Same::review(place, Fate::Purge, Some("two")).await.settled, 1);
+    assert_eq!(Same::review(place, Fate::Keep, None).await.sessions(), ["one", "three"]);
+    assert_eq!(Same::review(place, Fate::Purge, None).await.settled, 2);
+    counted(&queue, 0).await;
+    assert!(Same::review(place, Fate::Keep, None).await.seen.is_empty());
+    queue.close().await;
 }
 
 fn action(session: &str) -> ActionRequired {

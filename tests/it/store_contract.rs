@@ -361,6 +361,8 @@ async fn a_session_is_in_hand_under_a_claim_or_when_it_is_due_soon(store: Arc<dy
     assert_eq!(store.in_hand(&asked, LONG / 2).await.unwrap(), [true, false, true, false, false, true]);
     assert_eq!(store.in_hand(&asked[4..5], LONG * 2).await.unwrap(), [true]);
     assert!(store.in_hand(&[], LONG).await.unwrap().is_empty());
+}
+
 async fn calls_are_listed_newest_first_page_by_page(store: Arc<dyn Store>) {
     for n in 0..5 {
         let mut asked = request(&format!("call_{n}"));

@@ -164,7 +164,7 @@ impl Source {
                 failure = &mut lost => return failure,
                 _ = probe.tick() => {
                     match within(RPC_TIMEOUT, "a sign of life", topology::look(&from.channel, &self.names.sessions)).await {
-                        Ok(0) => return Failure::away("the broker lost the consumer"),
+                        Ok(queue) if queue.consumer_count() == 0 => return Failure::away("the broker lost the consumer"),
                         Ok(_) => {}
                         Err(failure) => return failure,
                     }
@@ -246,7 +246,7 @@ impl Held {
             exchange: self.names.dead_exchange.clone(),
             routing_key: self.names.routing_key.clone(),
             body: self.body.clone(),
-            properties: message::dead(&self.properties, &reason),
+            properties: message::dead(&self.properties, &reason, message::Death::now()),
         };
         match self.publisher.publish(dead).await {
             Ok(()) => {

@@ -206,7 +206,7 @@ fn settle(
     trouble.map_or(Ok(()), Err)
 }
 
-fn outcome(confirm: lapin::Result<Confirmation>) -> Result<(), Unconfirmed> {
+pub(super) fn outcome(confirm: lapin::Result<Confirmation>) -> Result<(), Unconfirmed> {
     match confirm {
         Ok(Confirmation::Ack(None)) => Ok(()),
         Ok(Confirmation::Nack(None)) => Err(Unconfirmed::Nacked),

@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use lapin::Connection;
+use lapin::{Connection, types::ShortString};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     super::{PublishError, RabbitMqConfig},
-    connection::{Failure, Retries, close, connect, lost},
+    connection::{Failure, RPC_TIMEOUT, Retries, close, connect, lost, short, within},
     health::Health,
     lanes::{Lanes, Message, Unconfirmed},
     topology::{self, Names},
@@ -47,6 +47,18 @@ impl Publisher {
                 Err(PublishError::new(Unconfirmed::Late(limit).to_string()))
             }
         }
+    }
+
+    /// How many messages a queue holds; `None` while the broker is away.
+    pub(super) async fn count(&self, queue: &ShortString) -> Option<u64> {
+        let Line::Up(lanes) = self.line() else { return None };
+        let look = async {
+            let channel = lanes.connection.create_channel().await?;
+            let found = topology::look(&channel, queue).await?;
+            channel.close(200, short("counted")).await?;
+            Ok(found)
+        };
+        Some(within(RPC_TIMEOUT, "counting", look).await.ok()?.message_count().into())
     }
 
     /// Keeps a connection until `stop`.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lapin::{
-    Channel, Connection, ErrorKind, ExchangeKind,
+    Channel, Connection, ErrorKind, ExchangeKind, Queue,
     options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
     types::{AMQPValue, FieldTable, ShortString},
 };
@@ -89,10 +89,10 @@ async fn verify(channel: &Channel, names: &Names) -> lapin::Result<()> {
     Ok(())
 }
 
-/// How many consumers the queue has now.
-pub(super) async fn look(channel: &Channel, queue: &ShortString) -> lapin::Result<u32> {
+/// What a queue has now: messages that are ready, and consumers.
+pub(super) async fn look(channel: &Channel, queue: &ShortString) -> lapin::Result<Queue> {
     let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-    Ok(channel.queue_declare(queue.clone(), options, FieldTable::default()).await?.consumer_count())
+    channel.queue_declare(queue.clone(), options, FieldTable::default()).await
 }
 
 fn sessions_arguments(names: &Names) -> FieldTable {
@@ -122,7 +122,7 @@ fn text(text: &str) -> AMQPValue {
 }
 
 /// The broker's text names the queue, and the argument that differs.
-fn explain(error: lapin::Error, topology: Topology) -> Failure {
+pub(super) fn explain(error: lapin::Error, topology: Topology) -> Failure {
     let ErrorKind::ProtocolError(said) = error.kind() else { return error.into() };
     let text = said.get_message();
     match (said.get_id(), topology) {

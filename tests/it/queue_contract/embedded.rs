@@ -7,7 +7,7 @@ use std::{
 
 use actiond::{
     metrics::Metrics,
-    queue::{Embedded, Queue},
+    queue::{DeadLetters, Embedded, Queue},
     session::ActionRequired,
     store::{self, Database, Sqlite, Store},
 };
@@ -48,6 +48,11 @@ impl Place for File {
         let queue: Arc<dyn Queue> = Arc::new(queue);
         *self.process.lock().unwrap() = Some(Arc::downgrade(&queue));
         queue
+    }
+
+    async fn letters(&self) -> Arc<dyn DeadLetters> {
+        let config = store::Config { url: self.url().into(), max_connections: 1, timeout: Duration::from_secs(10) };
+        Arc::new(Embedded::new(Database::open(&config).await.unwrap(), Metrics::new()))
     }
 
     async fn dead(&self) -> Vec<(String, ActionRequired)> {

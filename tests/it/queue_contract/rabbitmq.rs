@@ -9,7 +9,7 @@ use std::{
 
 use actiond::{
     metrics::Metrics,
-    queue::{PublishError, Queue, RabbitMq, RabbitMqConfig, Topology},
+    queue::{DeadLetters, PublishError, Queue, RabbitMq, RabbitMqConfig, RabbitMqDead, Topology},
     session::ActionRequired,
 };
 use async_trait::async_trait;
@@ -302,15 +302,18 @@ impl Broker {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    fn start(&self, topology: Topology) -> Arc<RabbitMq> {
-        let config = RabbitMqConfig {
+    fn config(&self, topology: Topology) -> RabbitMqConfig {
+        RabbitMqConfig {
             url: self.url.clone().into(),
             prefix: self.prefix.clone(),
             prefetch: 16,
             topology,
             confirm_timeout: CONFIRM_TIMEOUT,
-        };
-        Arc::new(RabbitMq::new(config, Metrics::new()))
+        }
+    }
+
+    fn start(&self, topology: Topology) -> Arc<RabbitMq> {
+        Arc::new(RabbitMq::new(self.config(topology), Metrics::new()))
     }
 
     /// Beside the queue, as an operator's tool would.
@@ -338,6 +341,10 @@ impl Place for Broker {
         let queue = self.start(Topology::Manage);
         until(|| queue.ready().ok()).await;
         queue
+    }
+
+    async fn letters(&self) -> Arc<dyn DeadLetters> {
+        Arc::new(RabbitMqDead::new(self.config(Topology::Manage)))
     }
 
     async fn dead(&self) -> Vec<(String, ActionRequired)> {
