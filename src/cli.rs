@@ -1,9 +1,12 @@
 //! What a person types: arguments in, exit status out. 0 done, 1 failed, 2 wrong usage or bad config.
 
 mod call;
+mod calls;
+mod dead;
 mod files;
 mod send;
 mod serve;
+mod show;
 
 use std::{
     path::{Path, PathBuf},
@@ -65,6 +68,22 @@ enum Command {
         #[command(flatten)]
         args: SendArgs,
     },
+    /// See calls in the store; retry, resubmit or resolve those that do not go on
+    #[command(after_help = "Example:  actiond calls list --state interrupted")]
+    Calls {
+        #[command(flatten)]
+        config: ConfigFile,
+        #[command(subcommand)]
+        command: calls::CallsCommand,
+    },
+    /// See messages that were put aside; redrive or purge them
+    #[command(after_help = "Example:  actiond dead list")]
+    Dead {
+        #[command(flatten)]
+        config: ConfigFile,
+        #[command(subcommand)]
+        command: dead::DeadCommand,
+    },
     /// Create or update the store's schema
     Migrate {
         #[command(flatten)]
@@ -76,7 +95,7 @@ enum Command {
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct ConfigFile {
     /// The config file
-    #[arg(long, short, default_value = "actiond.yaml", env = "ACTIOND_CONFIG", value_name = "FILE")]
+    #[arg(long, short, global = true, default_value = "actiond.yaml", env = "ACTIOND_CONFIG", value_name = "FILE")]
     config: PathBuf,
 }
 
@@ -148,6 +167,8 @@ async fn run(command: Command) -> Result<(), Failure> {
             Ok(crate::sandbox::cli::run(*args, stop.cancelled_owned()).await?)
         }
         Command::Send { config, args } => send::send(&config, args).await,
+        Command::Calls { config, command } => calls::calls(&config, command).await,
+        Command::Dead { config, command } => dead::dead(&config, command).await,
         Command::Migrate { config } => files::migrate(&config).await,
     }
 }

@@ -6,7 +6,7 @@ mod path;
 mod platforms;
 mod reader;
 mod sections;
-mod units;
+pub(crate) mod units;
 mod yaml;
 
 use std::{fmt, fs, io::ErrorKind, path::Path};

@@ -6,7 +6,7 @@ use std::time::Duration;
 pub(super) const LONGEST: Duration = Duration::from_secs(3650 * 86_400);
 
 /// `250ms`, `1.5s`, `5m`, `24h`, `30d`; ten years at most.
-pub(super) fn duration(text: &str) -> Option<Duration> {
+pub(crate) fn duration(text: &str) -> Option<Duration> {
     let (number, unit) = split(text)?;
     let seconds = match unit {
         "ms" => 0.001,

@@ -35,6 +35,10 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, "conflict_error", message)
     }
 
+    pub(super) fn unprocessable() -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unprocessable_entity", "The result cannot be processed")
+    }
+
     pub(super) fn not_found(what: &str, id: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found_error", format!("No {what} found with id {id:?}"))
     }

@@ -30,6 +30,9 @@ pub struct Faults {
     /// Result submissions answered 409, nothing applied
     #[arg(long, value_name = "RULE", default_value = "0")]
     pub submit_409: Rule,
+    /// Result submissions answered 422, refused for good
+    #[arg(long, value_name = "RULE", default_value = "0")]
+    pub submit_422: Rule,
     /// Result submissions answered 400 `Unknown pending tool call`, as if they came too early
     #[arg(long, value_name = "RULE", default_value = "0")]
     pub submit_race: Rule,
@@ -68,6 +71,7 @@ pub(super) enum SubmitFault {
     RateLimited,
     Internal,
     Conflict,
+    Refused,
     Race,
     Lost,
 }
@@ -78,6 +82,7 @@ impl Faults {
             (&mut self.submit_429, SubmitFault::RateLimited),
             (&mut self.submit_500, SubmitFault::Internal),
             (&mut self.submit_409, SubmitFault::Conflict),
+            (&mut self.submit_422, SubmitFault::Refused),
             (&mut self.submit_race, SubmitFault::Race),
             (&mut self.submit_lost, SubmitFault::Lost),
         ];

@@ -37,6 +37,7 @@ impl Session {
             Some(SubmitFault::RateLimited) => Some(ApiError::rate_limited(retry_after)),
             Some(SubmitFault::Internal) => Some(ApiError::internal()),
             Some(SubmitFault::Conflict) => Some(ApiError::conflict("The session is busy with another request")),
+            Some(SubmitFault::Refused) => Some(ApiError::unprocessable()),
             Some(SubmitFault::Race) => submission.calls().next().map(|(_, call_id)| ApiError::unknown_call(call_id)),
             Some(SubmitFault::Lost) | None => None,
         };

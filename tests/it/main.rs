@@ -6,6 +6,7 @@ mod crash;
 mod endings;
 mod flow;
 mod ingress;
+mod operator;
 mod parsers;
 mod proxy;
 mod queue_contract;

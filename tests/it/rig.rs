@@ -240,9 +240,14 @@ impl Rig {
 
     /// One more process of that role.
     pub(crate) async fn daemon(&self, role: &str) -> Daemon {
+        Daemon::start(&self.config_file(), role).await
+    }
+
+    /// The program's config, for its other commands.
+    pub(crate) fn config_file(&self) -> String {
         let file = format!("{}/actiond.yaml", self.folder.path());
         std::fs::write(&file, &self.config).unwrap();
-        Daemon::start(&file, role).await
+        file
     }
 
     /// Changes the config that the next process starts with.
