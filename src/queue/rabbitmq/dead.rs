@@ -1,5 +1,7 @@
 //! The dead letters on the broker, over a connection of their own that lasts for one review.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use lapin::{
     Channel, Connection,
@@ -25,7 +27,7 @@ impl RabbitMqDead {
     /// Does not connect yet.
     pub fn new(config: RabbitMqConfig) -> Self {
         // amqps needs one; whoever else installed theirs first is welcome.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        crate::http::use_ring();
         let names = Names::new(&config.prefix);
         Self { config, names }
     }
@@ -42,7 +44,7 @@ impl RabbitMqDead {
         let (channel, found) = within(RPC_TIMEOUT, "opening a channel", open).await?;
         // What dies meanwhile comes after these.
         let count = found.map_err(|error| self.explain(error))?.message_count();
-        let (mut kept, mut stopped) = (false, false);
+        let (mut kept, mut stopped, mut removed) = (false, false, 0);
         for _ in 0..count {
             let get = channel.basic_get(self.names.dead.clone(), BasicGetOptions::default());
             let Some(message) = within(RPC_TIMEOUT, "a dead message", get).await? else { break };
@@ -61,6 +63,7 @@ impl RabbitMqDead {
                     }
                     let ack = delivery.acker.ack(BasicAckOptions::default());
                     within(RPC_TIMEOUT, "an acknowledgement", ack).await?;
+                    removed += 1;
                     review.settled(&dead, fate);
                 }
             }
@@ -68,9 +71,23 @@ impl RabbitMqDead {
         if kept {
             let all = BasicNackOptions { multiple: true, requeue: true };
             within(RPC_TIMEOUT, "giving messages back", channel.basic_nack(0, all)).await?;
+            self.returned(&channel, count - removed).await?;
         }
         // The broker answers after it has dealt with every acknowledgement; the connection's end could overtake them.
         within(RPC_TIMEOUT, "closing", channel.close(200, short("done"))).await
+    }
+
+    /// Waits, not for long, until the messages stand in the queue again: the broker gives them back at its leisure, and who
+    /// looks next would miss them.
+    async fn returned(&self, channel: &Channel, count: u32) -> Result<(), Failure> {
+        for _ in 0..40 {
+            let look = topology::look(channel, &self.names.dead);
+            if within(RPC_TIMEOUT, "counting dead messages", look).await?.message_count() >= count {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        Ok(())
     }
 
     fn explain(&self, error: lapin::Error) -> Failure {
