@@ -4,6 +4,7 @@
 
 mod crash;
 mod endings;
+mod faults;
 mod flow;
 mod ingress;
 mod operator;

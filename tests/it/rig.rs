@@ -240,7 +240,12 @@ impl Rig {
 
     /// One more process of that role.
     pub(crate) async fn daemon(&self, role: &str) -> Daemon {
-        Daemon::start(&self.config_file(), role).await
+        self.daemon_in(role, &[]).await
+    }
+
+    /// The same with further variables in its environment.
+    pub(crate) async fn daemon_in(&self, role: &str, variables: &[(&str, String)]) -> Daemon {
+        Daemon::start(&self.config_file(), role, variables).await
     }
 
     /// The program's config, for its other commands.
@@ -378,11 +383,13 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    async fn start(config: &str, role: &str) -> Self {
+    /// With further variables in its environment. Dropped before it returns, it kills the process.
+    pub(crate) async fn start(config: &str, role: &str, variables: &[(&str, String)]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_actiond"))
             .args(["serve", "--config", config, "--role", role])
             .env_remove("RUST_LOG")
             .env("OTEL_EXPORTER_OTLP_ENDPOINT", "")
+            .envs(variables.iter().map(|(name, value)| (name, value)))
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()

@@ -18,6 +18,16 @@ pub(crate) fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run the tests with ./tests/run"))
 }
 
+/// Variables that make a process see another real-time clock, such as `+90s`; its monotonic clock stays.
+pub(crate) fn faketime(skew: &str) -> Vec<(&'static str, String)> {
+    vec![
+        ("LD_PRELOAD", variable("ACTIOND_TEST_FAKETIME")),
+        ("FAKETIME", skew.to_owned()),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+        ("DONT_FAKE_MONOTONIC", "1".to_owned()),
+    ]
+}
+
 /// Folders that are removed with their test.
 pub(crate) mod tempdir {
     use std::path::PathBuf;
