@@ -37,11 +37,18 @@ pub(super) enum Outcome {
 const PLATFORM_AWAY: Policy =
     Policy { initial: Duration::from_secs(1), multiplier: 2.0, max: Duration::from_secs(300), max_attempts: u32::MAX };
 
-pub(super) async fn reconcile(worker: &Worker, action: &ActionRequired, redelivered: bool) -> store::Result<Outcome> {
+/// `redelivered`: the last holder's connection died. `resumed`: our own last look broke off, with the store away.
+pub(super) async fn reconcile(
+    worker: &Worker,
+    action: &ActionRequired,
+    redelivered: bool,
+    resumed: bool,
+) -> store::Result<Outcome> {
     let Some(account) = worker.accounts.get(&action.session.platform) else {
         return Ok(Outcome::Reject(format!("platform {} is not configured", action.session.platform)));
     };
-    let mut look = Look { worker, account, action, redelivered, again: None, away: false, handled: HashSet::new() };
+    let mut look =
+        Look { worker, account, action, redelivered, resumed, again: None, away: false, handled: HashSet::new() };
     // Read before the platform is asked: a call that is claimed meanwhile must not look as if it had gone.
     let mut leftovers = look.leftovers().await?;
     let mut posted: Vec<Posted> = Vec::new();
@@ -77,6 +84,7 @@ struct Look<'a> {
     account: &'a Account,
     action: &'a ActionRequired,
     redelivered: bool,
+    resumed: bool,
     /// When to look again, if at all: the earliest of what the calls asked for.
     again: Option<Duration>,
     /// The platform did not answer as it should: the next wait is longer.
@@ -92,7 +100,7 @@ impl Look<'_> {
 
     /// What an earlier look began. A webhook that comes for the first time has none worth a read.
     async fn leftovers(&self) -> store::Result<Vec<Unfinished>> {
-        match self.redelivered || self.action.tries > 0 {
+        match self.redelivered || self.resumed || self.action.tries > 0 {
             true => self.worker.ledger.unfinished(&self.action.session).await,
             false => Ok(Vec::new()),
         }

@@ -121,7 +121,7 @@ async fn look(worker: &Worker, action: &ActionRequired, redelivered: bool) -> Ou
     }
     async {
         for attempt in 1.. {
-            let looked = AssertUnwindSafe(attempt_once(worker, action, redelivered)).catch_unwind().await;
+            let looked = AssertUnwindSafe(attempt_once(worker, action, redelivered, attempt > 1)).catch_unwind().await;
             let wait = match looked {
                 Ok(Ok(outcome)) => return outcome,
                 Ok(Err(error)) => {
@@ -155,8 +155,13 @@ const STORE_AWAY: Policy = Policy {
 };
 
 /// "Look again later" is done when a due row says so.
-async fn attempt_once(worker: &Worker, action: &ActionRequired, redelivered: bool) -> store::Result<Outcome> {
-    let outcome = reconcile(worker, action, redelivered).await?;
+async fn attempt_once(
+    worker: &Worker,
+    action: &ActionRequired,
+    redelivered: bool,
+    resumed: bool,
+) -> store::Result<Outcome> {
+    let outcome = reconcile(worker, action, redelivered, resumed).await?;
     let Outcome::Again { after, tries } = outcome else { return Ok(outcome) };
     postpone(worker, action, after, tries).await?;
     Ok(Outcome::Done)

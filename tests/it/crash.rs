@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use actiond::sandbox::Rule;
+use sqlx::{Connection as _, Row as _};
 
 use crate::{
     over_every_pair,
     proxy::{self, Proxy},
-    rig::{Pair, Rig, Setup},
+    rig::{self, Pair, Rig, Setup},
     services,
 };
 
@@ -188,6 +189,43 @@ async fn a_database_that_goes_away_loses_no_result() {
     let session = rig.settled(&id).await;
     assert_eq!(session.answer(), Some("a: ok"));
     assert_eq!(rig.handler.requests("a").len(), 1, "the result was held in memory");
+}
+
+#[tokio::test]
+async fn a_result_that_was_accepted_while_the_database_was_away_is_settled() {
+    let database = services::new_database().await;
+    let (proxy, url) = proxy::before(&database).await;
+    let rig = Setup::new(Pair::RabbitPostgres).http("a", OBJECT).store_url(url).start().await;
+    // The result is accepted, and the read that confirms it takes its time.
+    rig.faults(|f| f.answer_delay_ms = 500);
+    let id = rig.session("call a").await;
+    rig.until(&id, |session| session.calls(None).any(|call| call.posts.accepted == 1)).await;
+    proxy.cut();
+    until_said(&rig, "holding the session").await;
+    rig.faults(|f| f.answer_delay_ms = 0);
+    proxy.heal();
+
+    let mut store = sqlx::PgConnection::connect(&database).await.unwrap();
+    let settled = async {
+        loop {
+            let row = sqlx::query("SELECT state FROM calls").fetch_one(&mut store).await.unwrap();
+            if row.get::<String, _>(0) == "settled" {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(rig::PATIENCE, settled).await.expect("the store never learns that the result was accepted");
+    assert_eq!(rig.handler.requests("a").len(), 1);
+}
+
+async fn until_said(rig: &Rig, words: &str) {
+    let wait = async {
+        while !rig.logs().contains(words) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(rig::PATIENCE, wait).await.expect("the worker does not say it");
 }
 
 #[tokio::test]
