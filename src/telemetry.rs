@@ -25,7 +25,7 @@ use tracing::{Span, Subscriber, level_filters::LevelFilter};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::{
     EnvFilter, Layer, Registry,
-    filter::{FilterExt, Targets, filter_fn},
+    filter::{FilterExt, Targets, dynamic_filter_fn},
     fmt::{self, writer::BoxMakeWriter},
     layer::SubscriberExt,
     util::SubscriberInitExt,
@@ -134,7 +134,10 @@ fn log(format: LogFormat, writer: BoxMakeWriter) -> Box<dyn Layer<Registry> + Se
     };
     let chosen = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
     let filter = EnvFilter::builder().parse_lossy(chosen.as_deref().unwrap_or(DEFAULT_LOG));
-    layer.with_filter(filter_fn(|metadata| metadata.is_event()).and(filter)).boxed()
+    // Asked for every event: were its answer kept, an event after somebody's mere `enabled!` would be taken for that one's
+    // refusal and get lost (the database driver asks so before every statement).
+    let events = dynamic_filter_fn(|metadata, _| metadata.is_event());
+    layer.with_filter(events.and(filter)).boxed()
 }
 
 /// All but what an export does itself, which would be exported again without end.

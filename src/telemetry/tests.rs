@@ -7,7 +7,7 @@ use std::{
     time::Instant,
 };
 
-use tracing::{info, info_span, subscriber::with_default};
+use tracing::{Callsite, info, info_span, subscriber::with_default};
 
 use super::*;
 
@@ -52,6 +52,23 @@ fn work(guard: &Guard) {
 
 fn url(listener: &TcpListener) -> String {
     format!("http://{}/", listener.local_addr().unwrap())
+}
+
+#[test]
+fn an_event_after_a_mere_question_is_written() {
+    let sink = Sink::default();
+    let (subscriber, _guard, _) = build(&Config { log: LogFormat::Json, otlp: None }, sink.writer());
+    with_default(subscriber, || {
+        for _ in 0..3 {
+            info!("said");
+            let asked = tracing::callsite! {
+                name: "asked", kind: tracing::metadata::Kind::EVENT, target: "sqlx::query", level: tracing::Level::DEBUG,
+                fields: value
+            };
+            tracing::dispatcher::get_default(|now| now.enabled(asked.metadata()));
+        }
+    });
+    assert_eq!(sink.text().lines().count(), 3, "{}", sink.text());
 }
 
 #[test]
