@@ -2,21 +2,24 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{Worker, sweep};
 use crate::{
     session::ActionRequired,
-    store::{self, Taken},
+    store::{self, Due, Taken},
 };
 
 /// Pause between two looks when little is due.
 const EVERY: Duration = Duration::from_millis(250);
 /// Sessions taken at once.
 const MOST: usize = 128;
-/// A scheduler that died leaves its sessions to the others after this.
-const HOLD: Duration = Duration::from_secs(30);
+/// A scheduler that died leaves its sessions to the others after this. Longer than a publish usually takes: a session that
+/// is published twice costs a read.
+const HOLD: Duration = Duration::from_secs(10);
+/// When a session that the queue did not take is tried again.
+const REFUSED: Duration = Duration::from_secs(1);
 
 pub(super) async fn run(worker: Arc<Worker>, stop: CancellationToken) {
     let (mut failing, mut planned) = (false, false);
@@ -45,7 +48,8 @@ pub(super) async fn run(worker: Arc<Worker>, stop: CancellationToken) {
     sweeps.wait().await;
 }
 
-/// One look: takes what is due, publishes it and forgets what the queue has; a sweep is started.
+/// One look: takes what is due, publishes it, forgets what the queue has, and gives back what it did not take; a sweep is
+/// started.
 async fn look(
     worker: &Arc<Worker>,
     planned: &mut bool,
@@ -59,19 +63,25 @@ async fn look(
     let taken = worker.ledger.due(MOST, HOLD).await?;
     let (swept, taken): (Vec<Taken>, Vec<Taken>) = taken.into_iter().partition(|taken| sweep::is_sweep(&taken.due));
     worker.metrics.sessions_due(taken.len() as u64);
-    let results = join_all(taken.into_iter().map(|taken| publish(worker, taken))).await;
-    let published: Vec<Taken> = results.into_iter().flatten().collect();
+    let (mut published, mut refused) = (Vec::new(), Vec::new());
+    for result in join_all(taken.into_iter().map(|taken| publish(worker, taken))).await {
+        match result {
+            Ok(taken) => published.push(taken),
+            Err(taken) => refused.push(Due { after: REFUSED, ..taken.due }),
+        }
+    }
     if !published.is_empty() {
         worker.ledger.forget(&published).await?;
     }
+    try_join_all(refused.into_iter().map(|due| worker.ledger.postpone(due))).await?;
     for taken in swept {
         sweep::start(worker, taken, sweeps, stop).await?;
     }
     Ok(published.len())
 }
 
-/// `None` where the queue did not confirm: the session is due again when the hold ends.
-async fn publish(worker: &Worker, taken: Taken) -> Option<Taken> {
+/// `Err` where the queue did not confirm.
+async fn publish(worker: &Worker, taken: Taken) -> Result<Taken, Taken> {
     let action = ActionRequired {
         session: taken.due.session.clone(),
         event: "due".to_owned(),
@@ -80,10 +90,10 @@ async fn publish(worker: &Worker, taken: Taken) -> Option<Taken> {
         traceparent: taken.due.traceparent.clone(),
     };
     match worker.queue.publish(&action).await {
-        Ok(()) => Some(taken),
+        Ok(()) => Ok(taken),
         Err(error) => {
             tracing::warn!(session.id = %taken.due.session.session, %error, "cannot publish a due session");
-            None
+            Err(taken)
         }
     }
 }

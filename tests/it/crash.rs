@@ -1,6 +1,6 @@
 //! What dies, and what is not lost or doubled then.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actiond::sandbox::Rule;
 use sqlx::{Connection as _, Row as _};
@@ -8,7 +8,7 @@ use sqlx::{Connection as _, Row as _};
 use crate::{
     over_every_pair,
     proxy::{self, Proxy},
-    rig::{self, Pair, Rig, Setup},
+    rig::{self, Pair, Reply, Rig, Setup},
     services,
 };
 
@@ -219,13 +219,34 @@ async fn a_result_that_was_accepted_while_the_database_was_away_is_settled() {
     assert_eq!(rig.handler.requests("a").len(), 1);
 }
 
+#[tokio::test]
+async fn what_is_due_while_the_broker_is_away_is_done_soon_after() {
+    let (proxy, url) = proxy::before(&services::variable("ACTIOND_TEST_AMQP_URL")).await;
+    let rig = Setup::new(Pair::RabbitPostgres).http("a", OBJECT).queue_url(url).start().await;
+    rig.handler.hold();
+    rig.handler.reply("a", [Reply::new(503, "")]);
+    let id = rig.session("call a").await;
+    rig.handler.arrived("a", 1).await;
+    proxy.cut();
+    rig.handler.release();
+    until_said(&rig, "cannot publish a due session").await;
+    proxy.heal();
+    rig.worker.as_ref().unwrap().ready().await;
+    let back = Instant::now();
+    rig.settled(&id).await;
+    // The worker's own redelivery may be what does it; neither waits for a scheduler's hold.
+    assert!(back.elapsed() < Duration::from_secs(5), "{:?}", back.elapsed());
+}
+
 async fn until_said(rig: &Rig, words: &str) {
     let wait = async {
         while !rig.logs().contains(words) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(rig::PATIENCE, wait).await.expect("the worker does not say it");
+    if tokio::time::timeout(rig::PATIENCE, wait).await.is_err() {
+        panic!("nobody says {words:?}:\n{}", rig.logs());
+    }
 }
 
 #[tokio::test]
