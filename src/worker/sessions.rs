@@ -21,8 +21,9 @@ use crate::{
     store::{self, Due},
 };
 
-/// A message that was delivered so often before killed its workers. Every queue counts alike.
-const MAX_DELIVERIES: u32 = 20;
+/// A message that was delivered so often before is taken for one that kills its workers. High, because whatever ends a worker
+/// counts against all that it held: a crash loop must not put the innocent aside before somebody has noticed it.
+const MAX_DELIVERIES: u32 = 100;
 
 #[derive(Default)]
 pub(super) struct Sessions {
