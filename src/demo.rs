@@ -205,6 +205,7 @@ fn config(
             confirm_after: second * 30,
             recheck: second * 30,
             max_hold: second * 600,
+            max_deliveries: 100,
             unknown_functions: worker::UnknownFunctions::Leave,
         },
         sweep: worker::sweep::Config { enabled: false, every: second * 300, window: second * 3600 },

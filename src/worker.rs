@@ -38,6 +38,9 @@ pub struct Config {
     pub recheck: Duration,
     /// A delivery is held at most this long; then the work goes on under its lease. Stays below the broker's own limit.
     pub max_hold: Duration,
+    /// A message that was delivered so often before is taken for one that kills its workers, and put aside. High, because
+    /// whatever ends a worker counts against all that it held.
+    pub max_deliveries: u32,
     pub unknown_functions: UnknownFunctions,
 }
 

@@ -131,6 +131,7 @@ pub(super) fn worker(item: &Item) -> worker::Config {
         lease: section.key("lease").duration(MOMENT..=HOUR).unwrap_or(30 * SECOND),
         confirm_after: section.key("confirm_after").duration(MOMENT..=24 * HOUR).unwrap_or(30 * SECOND),
         recheck: section.key("recheck").duration(MOMENT..=24 * HOUR).unwrap_or(30 * SECOND),
+        max_deliveries: section.key("max_deliveries").number(1..=1_000_000).map_or(100, |n| n as u32),
         max_hold: section.key("max_hold").duration(MOMENT..=24 * HOUR).unwrap_or(600 * SECOND),
         unknown_functions: section
             .key("unknown_functions")

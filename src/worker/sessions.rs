@@ -21,10 +21,6 @@ use crate::{
     store::{self, Due},
 };
 
-/// A message that was delivered so often before is taken for one that kills its workers. High, because whatever ends a worker
-/// counts against all that it held: a crash loop must not put the innocent aside before somebody has noticed it.
-const MAX_DELIVERIES: u32 = 100;
-
 #[derive(Default)]
 pub(super) struct Sessions {
     /// Sessions that are worked on, with the deliveries that came meanwhile.
@@ -76,7 +72,7 @@ impl Sessions {
         let Some(action) = deliveries.last().map(|delivery| delivery.action.clone()) else { return Outcome::Done };
         let redelivered = deliveries.iter().any(|delivery| delivery.redelivered);
         let times = deliveries.iter().map(|delivery| delivery.deliveries).max().unwrap_or(0);
-        if times >= MAX_DELIVERIES {
+        if times >= worker.config.max_deliveries {
             return Outcome::Reject(format!("delivered {times} times without being finished"));
         }
         let mut looking = std::pin::pin!(look(worker, &action, redelivered));

@@ -172,11 +172,18 @@ impl Account {
     }
 }
 
+/// A sweep's row has no session, and a held call is due at its deadline.
+const DUE: &str = "
+    SELECT session FROM due
+    WHERE session <> '' AND NOT EXISTS
+          (SELECT 1 FROM calls
+           WHERE calls.platform = due.platform AND calls.session = due.session AND calls.state = 'interrupted')";
+
 /// States of the calls, and the sessions that are due.
 async fn store(world: &World) -> (States, Vec<String>) {
     let calls = ask::<4>(world, "SELECT session, turn, call_id, state FROM calls").await;
     let states = calls.into_iter().map(|[session, turn, call_id, state]| ((session, turn, call_id), state)).collect();
-    let due = ask::<1>(world, "SELECT session FROM due").await;
+    let due = ask::<1>(world, DUE).await;
     (states, due.into_iter().map(|[session]| session).collect())
 }
 
