@@ -54,6 +54,9 @@ enum Command {
     Check {
         #[command(flatten)]
         config: ConfigFile,
+        /// Ask the daemon that runs here with this config whether it is alive, for a container's health check
+        #[arg(long)]
+        live: bool,
     },
     /// Validate arguments, run one handler, and print the result that would be sent
     #[command(after_help = "Example:  actiond call lookup_order --args '{\"order_id\":\"42\"}'")]
@@ -160,7 +163,8 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Serve { config, role } => serve::serve(&config, role).await,
         Command::Demo(args) => Ok(demo::run(args).await?),
         Command::Init { config, force } => files::init(config.path(), force),
-        Command::Check { config } => files::check(&config),
+        Command::Check { config, live: false } => files::check(&config),
+        Command::Check { config, live: true } => files::live(&config).await,
         Command::Call(args) => call::call(args).await,
         Command::Sandbox(args) => {
             let stop = serve::signals(None);

@@ -3,6 +3,7 @@
 use std::{
     error::Error as _,
     io,
+    net::SocketAddr,
     time::{Duration, SystemTime},
 };
 
@@ -19,6 +20,7 @@ use reqwest::{
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const LOCAL_TIMEOUT: Duration = Duration::from_secs(3);
 const POOL_IDLE: Duration = Duration::from_secs(20);
 const IMF_FIXDATE: &str = "%a, %d %b %Y %H:%M:%S GMT";
 
@@ -39,6 +41,14 @@ pub fn client() -> Result<Client, reqwest::Error> {
 /// One TLS provider for all that connects; where another is installed already, that one is used.
 pub fn use_ring() {
     let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// The status that a listener on this machine answers to a GET; never asked through a proxy.
+pub async fn local_status(address: SocketAddr, path: &str) -> Result<u16, String> {
+    use_ring();
+    let client = Client::builder().no_proxy().timeout(LOCAL_TIMEOUT).build().map_err(|e| describe(&e))?;
+    let response = client.get(format!("http://{address}{path}")).send().await.map_err(|e| describe(&e))?;
+    Ok(response.status().as_u16())
 }
 
 /// Why a body could not be read. The texts name no host.

@@ -2,6 +2,7 @@
 
 use std::{
     io::{ErrorKind, Write as _},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     path::Path,
 };
 
@@ -35,6 +36,29 @@ pub(super) fn check(file: &ConfigFile) -> Result<(), Failure> {
     println!("platforms  {}", list(config.platforms.iter().map(|p| p.name.as_str()).collect()));
     println!("functions  {}", list(config.functions.iter().map(|f| f.name.as_str()).collect()));
     Ok(())
+}
+
+/// The config's admin listener must answer; what is away beside the process does not matter.
+pub(super) async fn live(file: &ConfigFile) -> Result<(), Failure> {
+    let address = reachable(file.load()?.admin.listen);
+    match http::local_status(address, "/health/live").await {
+        Ok(200) => {
+            println!("{address} is live");
+            Ok(())
+        }
+        Ok(status) => Err(anyhow!("{address} answered {status}").into()),
+        Err(why) => Err(anyhow!("{address}: {why}").into()),
+    }
+}
+
+/// Where a listener on all addresses is reached from its own machine.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    address
 }
 
 pub(super) async fn migrate(file: &ConfigFile) -> Result<(), Failure> {
