@@ -7,6 +7,7 @@ mod endings;
 mod faults;
 mod flow;
 mod ingress;
+mod live;
 mod operator;
 mod parsers;
 mod proxy;
