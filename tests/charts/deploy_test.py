@@ -1,8 +1,10 @@
-"""deploy/compose.yaml: its files are there, its references hold, and its config is accepted in its environment."""
+"""What lies in deploy/: compose.yaml holds together, the bill of materials is true, and one version stands everywhere."""
 
+import json
 import os
 import re
 import subprocess
+import tomllib
 import unittest
 
 import yaml
@@ -56,6 +58,33 @@ class Compose(unittest.TestCase):
         names = [name for job in jobs for sd in job.get("dns_sd_configs", []) for name in sd["names"]]
         targets = [t.split(":")[0] for job in jobs for sc in job.get("static_configs", []) for t in sc["targets"]]
         self.assertLessEqual(set(names + targets), SERVICES.keys())
+
+
+class Image(unittest.TestCase):
+    def test_the_bill_of_materials_has_every_crate_with_the_checksum_of_the_lock_file(self):
+        bill = json.loads(subprocess.run([DEPLOY / "sbom"], capture_output=True, text=True, check=True).stdout)
+        locked = {(p["name"], p["version"]): p.get("checksum") for p in tomllib.loads((rig.ROOT / "Cargo.lock").read_text())["package"]}
+        components = {(c["name"], c["version"]): c for c in bill["components"]}
+        self.assertEqual(len(components), len(bill["components"]))
+        for key, component in components.items():
+            self.assertEqual(component["hashes"][0]["content"], locked[key])
+            self.assertTrue(component["licenses"][0]["expression"])
+        manifest = tomllib.loads((rig.ROOT / "Cargo.toml").read_text())
+        self.assertLessEqual(manifest["dependencies"].keys(), {name for name, _ in components})
+        self.assertNotIn("proptest", {name for name, _ in components})
+
+    def test_one_version_stands_everywhere(self):
+        version = tomllib.loads((rig.ROOT / "Cargo.toml").read_text())["package"]["version"]
+        chart = yaml.safe_load((rig.CHART / "Chart.yaml").read_text())
+        dockerfile = (DEPLOY / "Dockerfile").read_text()
+        self.assertEqual(chart["appVersion"], version)
+        self.assertEqual(re.findall(r"ARG VERSION=(\S+)|-t actiond:(\S+)", dockerfile), [("", version), (version, "")])
+        self.assertEqual({SERVICES[name]["image"] for name in ("ingress", "worker", "sandbox")}, {f"actiond:{version}"})
+
+    def test_the_dockerfile_is_clean(self):
+        hadolint = rig.TOOLS / "venv" / "bin" / "hadolint"
+        done = subprocess.run([hadolint, DEPLOY / "Dockerfile"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout)
 
 
 if __name__ == "__main__":
