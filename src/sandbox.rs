@@ -186,9 +186,9 @@ impl Sandbox {
     pub async fn until(&self, id: &str, wanted: impl Fn(&Session) -> bool) -> Option<Session> {
         let mut journal = self.journal();
         loop {
-            if let Some(session) =
-                self.state().sessions.get(id).map(|session| wanted(session).then(|| session.clone()))?
-            {
+            // Asked outside of the lock: what is wanted may depend on more of the sandbox.
+            let session = self.session(id)?;
+            if wanted(&session) {
                 return Some(session);
             }
             // Having missed entries is no matter: the state is looked at, not the entry.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod crash;
+mod demo;
 mod endings;
 mod faults;
 mod flow;
