@@ -62,7 +62,7 @@ fn an_event_after_a_mere_question_is_written() {
         for _ in 0..3 {
             info!("said");
             let asked = tracing::callsite! {
-                name: "asked", kind: tracing::metadata::Kind::EVENT, target: "sqlx::query", level: tracing::Level::DEBUG,
+                name: "asked", kind: tracing::metadata::Kind::EVENT, target: "driver", level: tracing::Level::DEBUG,
                 fields: value
             };
             tracing::dispatcher::get_default(|now| now.enabled(asked.metadata()));
