@@ -21,7 +21,7 @@ use opentelemetry_sdk::{
     trace::SdkTracerProvider,
 };
 use tokio::{sync::mpsc, time::timeout};
-use tracing::{Span, Subscriber, level_filters::LevelFilter};
+use tracing::{Span, Subscriber, level_filters::LevelFilter, subscriber::Interest};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::{
     EnvFilter, Layer, Registry,
@@ -134,9 +134,10 @@ fn log(format: LogFormat, writer: BoxMakeWriter) -> Box<dyn Layer<Registry> + Se
     };
     let chosen = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
     let filter = EnvFilter::builder().parse_lossy(chosen.as_deref().unwrap_or(DEFAULT_LOG));
-    // Asked for every event: were its answer kept, an event after somebody's mere `enabled!` would be taken for that one's
-    // refusal and get lost (the database driver asks so before every statement).
-    let events = dynamic_filter_fn(|metadata, _| metadata.is_event());
+    // Asked anew for every event: were its answer kept, an event after somebody's mere question whether it would be logged
+    // (the database driver's, around statements) would be taken for refused, and get lost.
+    let events = dynamic_filter_fn(|metadata, _| metadata.is_event())
+        .with_callsite_filter(|metadata| if metadata.is_event() { Interest::sometimes() } else { Interest::never() });
     layer.with_filter(events.and(filter)).boxed()
 }
 
