@@ -39,7 +39,9 @@ const REVIVE: &str = "
     SET attempt = 0, deadline_at = greatest(deadline_at, (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $3)
     WHERE platform = $1 AND session = $2 AND state IN ('claimed', 'retrying') AND body IS NULL";
 
-const OLDEST: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint - min(accepted_at) FROM due";
+/// A sweep's row was never accepted.
+const OLDEST: &str =
+    "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint - min(accepted_at) FROM due WHERE accepted_at > 0";
 
 pub(super) async fn oldest_pending(pool: &PgPool) -> Result<Option<Duration>> {
     let age: Option<i64> = sqlx::query(OLDEST).fetch_one(pool).await?.try_get(0)?;

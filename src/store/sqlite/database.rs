@@ -68,7 +68,7 @@ impl Database {
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T>> + Send + 'static,
     {
-        self.write_later(job).await?.await.map_err(|_| Error::new("the database is closed"))?
+        self.write_later(job).await?.await.map_err(|_| Error::new("the database took no write"))?
     }
 
     /// The same without waiting for the commit: what it returns may be dropped.
@@ -99,16 +99,17 @@ impl Database {
 async fn write(mut connection: SqliteConnection, mut waiting: mpsc::Receiver<Write>) {
     let mut jobs = Vec::with_capacity(WRITES);
     while waiting.recv_many(&mut jobs, WRITES).await > 0 {
-        let begun = sqlx::query("BEGIN IMMEDIATE").execute(&mut connection).await;
+        if let Err(error) = sqlx::query("BEGIN IMMEDIATE").execute(&mut connection).await {
+            tracing::error!(%error, writes = jobs.len(), "the database takes no writes");
+            // Their callers hear that nobody answers; run outside of a transaction they could stay half done.
+            jobs.clear();
+            continue;
+        }
         let mut finishes = Vec::with_capacity(jobs.len());
         for job in jobs.drain(..) {
             finishes.push(job(&mut connection).await);
         }
-        let ended = match begun {
-            Ok(_) => sqlx::query("COMMIT").execute(&mut connection).await.map(drop),
-            Err(error) => Err(error),
-        };
-        let failed = ended.err().map(Error::from);
+        let failed = sqlx::query("COMMIT").execute(&mut connection).await.err().map(Error::from);
         if failed.is_some() {
             let _ = sqlx::query("ROLLBACK").execute(&mut connection).await;
         }

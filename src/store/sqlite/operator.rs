@@ -29,7 +29,9 @@ const REVIVE: &str = "
     UPDATE calls SET attempt = 0, deadline_at = max(deadline_at, ?3 + ?4)
     WHERE platform = ?1 AND session = ?2 AND state IN ('claimed', 'retrying') AND body IS NULL";
 
-const OLDEST: &str = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER) - min(accepted_at) FROM due";
+/// A sweep's row was never accepted.
+const OLDEST: &str =
+    "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER) - min(accepted_at) FROM due WHERE accepted_at > 0";
 
 pub(super) async fn oldest_pending(database: &Database) -> Result<Option<Duration>> {
     let age: Option<i64> = sqlx::query(OLDEST).fetch_one(&database.reads).await?.try_get(0)?;
