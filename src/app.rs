@@ -1,22 +1,35 @@
 //! The composition root: the only file that names concrete types. Builds the parts, starts them in order, ends them in order.
 
-use std::{collections::HashMap, fs::File, sync::Arc, time::Duration};
+mod builder;
+mod reload;
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, anyhow, bail};
 use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+pub use self::builder::Builder;
+use self::{builder::Code, reload::Reload};
 use crate::{
     admin::{self, Readiness},
-    config::Config,
-    function::{self, Function, Live, Registry},
-    handler, http,
+    config::{self, Config},
+    function::{self, Live, Registry},
+    handler::Call,
+    http,
     ingress::{self, Ingress, signature::Verifier},
+    later::{Addresses, Results},
     metrics::Metrics,
     platform::{self, AgentsApi, Platform},
     queue::{self, DeadLetters, Embedded, RabbitMq, RabbitMqDead, SharedQueue},
-    schema::Schema,
+    session::ToolResult,
     store::{self, Database, Ledger, Postgres, Sqlite, Store},
     worker::{Account, Worker},
 };
@@ -65,26 +78,54 @@ pub struct App {
     readiness: Readiness,
     queue: SharedQueue,
     ingress: Option<Ingress>,
+    results: Option<Results>,
     worker: Option<Arc<Worker>>,
+    functions: Arc<Live>,
+    code: Code,
+    client: http::Client,
+    reload: Option<Reload>,
     force: CancellationToken,
     /// Held as long as the process uses the embedded queue.
     _owned: Option<File>,
 }
 
 impl App {
-    /// Builds every part. A broker or PostgreSQL that is away is no error: they are waited for while running.
+    /// A program of this config, to which handlers in Rust can be added.
+    pub fn builder(config: Config) -> Builder {
+        Builder::new(config)
+    }
+
+    /// A program that is all in its config. See [`Builder::build`].
     pub async fn build(config: Config, role: Role, metrics: Metrics) -> anyhow::Result<Self> {
+        Self::builder(config).build(role, metrics).await
+    }
+
+    async fn assemble(config: Config, code: Code, role: Role, metrics: Metrics) -> anyhow::Result<Self> {
         if matches!(config.queue, queue::Config::Embedded) && role != Role::All {
             bail!("queue.type: embedded works within one process: use --role all, or queue.type: rabbitmq");
         }
         let readiness = Readiness::new();
         let force = CancellationToken::new();
-        let needs_store = role != Role::Ingress || matches!(config.queue, queue::Config::Embedded);
+        // The ingress needs it for results that come later.
+        let public_url = config.ingress.public_url.as_deref();
+        let needs_store = role != Role::Ingress || public_url.is_some();
         let store = if needs_store { Some(open(&config.store).await?) } else { None };
         let (queue, owned) = queue(&config, store.as_ref(), &metrics).await?;
         let watched = queue.clone();
         readiness.register("queue", Box::new(move || watched.ready()));
 
+        let ledger = store.map(|opened| Ledger::new(opened.store, config.store.timeout));
+        let client = http::client().context("cannot make an HTTP client")?;
+        let accounts = accounts(&config.platforms, &client)?;
+        let functions = Arc::new(Live::new(code.registry(&config.functions, &client, Instant::now())?));
+        let addresses = ledger.clone().zip(public_url).map(|(ledger, url)| Arc::new(Addresses::new(ledger, url)));
+        let results = addresses.clone().zip(ledger.clone()).filter(|_| role != Role::Worker);
+        let results = results.map(|(addresses, ledger)| Results {
+            addresses,
+            ledger,
+            platforms: accounts.iter().map(|(name, account)| (name.clone(), account.platform.clone())).collect(),
+            metrics: metrics.clone(),
+        });
         let ingress = match role {
             Role::Worker => None,
             Role::All | Role::Ingress => {
@@ -92,12 +133,9 @@ impl App {
                 Some(Ingress::new(verifiers, queue.clone(), metrics.clone(), config.ingress.max_body))
             }
         };
-        let worker = match (role, store) {
+        let worker = match (role, ledger) {
             (Role::Ingress, _) | (_, None) => None,
-            (_, Some(opened)) => {
-                let ledger = Ledger::new(opened.store, config.store.timeout);
-                let client = http::client().context("cannot make an HTTP client")?;
-                let accounts = accounts(&config.platforms, &client)?;
+            (_, Some(ledger)) => {
                 for account in accounts.values() {
                     let account = account.clone();
                     readiness.register("platform", Box::new(move || account.ready()));
@@ -108,13 +146,55 @@ impl App {
                     queue: queue.clone(),
                     ledger,
                     accounts,
-                    functions: Arc::new(Live::new(functions(&config.functions, &client)?)),
+                    functions: functions.clone(),
+                    addresses,
                     metrics: metrics.clone(),
                     force: force.clone(),
                 }))
             }
         };
-        Ok(Self { config, metrics, readiness, queue, ingress, worker, force, _owned: owned })
+        Ok(Self {
+            config,
+            metrics,
+            readiness,
+            queue,
+            ingress,
+            results,
+            worker,
+            functions,
+            code,
+            client,
+            reload: None,
+            force,
+            _owned: owned,
+        })
+    }
+
+    /// Takes over changed functions of that file while it runs, at SIGHUP and when the file changes. `digest` is what it
+    /// was when it was read.
+    #[must_use]
+    pub fn reloading(mut self, path: PathBuf, digest: config::Digest) -> Self {
+        self.reload = Some(Reload {
+            path,
+            seen: digest,
+            code: self.code.clone(),
+            client: self.client.clone(),
+            functions: self.functions.clone(),
+            metrics: self.metrics.clone(),
+        });
+        self
+    }
+
+    /// The functions that count now.
+    pub fn functions(&self) -> Arc<Live> {
+        self.functions.clone()
+    }
+
+    /// Validates arguments and runs one function here and now, as `actiond call` does; nothing is stored or tried again.
+    pub async fn try_call(&self, function: &str, arguments: &str) -> anyhow::Result<ToolResult> {
+        let function = self.functions.load().by_name(function).cloned();
+        let function = function.ok_or_else(|| anyhow!("there is no such function"))?;
+        Ok(function.run_once(arguments, Call::trial("trial", &function.name)).await?)
     }
 
     /// Cancelled when the grace period is to be cut short.
@@ -139,10 +219,17 @@ impl App {
         let ingress = match (self.ingress, listeners.ingress) {
             (Some(ingress), Some(listener)) => {
                 let signal = stopping.clone().cancelled_owned();
-                Some(tokio::spawn(ingress::serve(listener, ingress::router(ingress), signal)))
+                let mut router = ingress::router(ingress);
+                if let Some(results) = self.results {
+                    router = router.merge(ingress::results::router(results));
+                }
+                Some(tokio::spawn(ingress::serve(listener, router, signal)))
             }
             _ => None,
         };
+        if let Some(reload) = self.reload {
+            tokio::spawn(reload.run(stop.clone()));
+        }
         let worker = self.worker.map(|worker| tokio::spawn(work(worker, self.readiness.clone(), stop.clone())));
         let failure = tokio::select! {
             () = stop.cancelled() => None,
@@ -310,27 +397,15 @@ fn answer_within(deadline: Duration) -> Duration {
 /// The adapter that speaks to a platform.
 pub fn adapter(config: &platform::Config, client: &http::Client) -> anyhow::Result<Arc<dyn Platform>> {
     match &config.kind {
-        platform::Kind::AgentsApi { base_url, api_key } => {
+        platform::Kind::AgentsApi { base_url, api_key, flavor } => {
             let adapter = AgentsApi::new(&config.name, base_url, api_key, client.clone())
                 .map_err(|e| anyhow!("platform {}: {e}", config.name))?;
-            Ok(Arc::new(adapter))
+            Ok(Arc::new(adapter.with_flavor(*flavor)))
         }
     }
 }
 
 /// Every registered function with its schema compiled and its handler built.
 pub fn functions(configs: &[function::Config], client: &http::Client) -> anyhow::Result<Registry> {
-    let functions = configs.iter().map(|config| {
-        let wrong = |(path, why): (String, String)| anyhow!("function {}: {path}: {why}", config.name);
-        Ok(Function {
-            name: config.name.clone(),
-            schema: Schema::compile(&config.parameters).map_err(wrong)?,
-            handler: handler::build(&config.handler, client).map_err(wrong)?,
-            if_interrupted: config.if_interrupted,
-            retry: config.retry.clone(),
-            slots: config.concurrency.map(|slots| Arc::new(tokio::sync::Semaphore::new(slots))),
-            platforms: config.platforms.clone(),
-        })
-    });
-    Ok(Registry::new(functions.collect::<anyhow::Result<Vec<_>>>()?))
+    Code::default().registry(configs, client, Instant::now())
 }

@@ -7,6 +7,7 @@ mod files;
 mod send;
 mod serve;
 mod show;
+mod tools;
 
 use std::{
     path::{Path, PathBuf},
@@ -61,6 +62,9 @@ enum Command {
     /// Validate arguments, run one handler, and print the result that would be sent
     #[command(after_help = "Example:  actiond call lookup_order --args '{\"order_id\":\"42\"}'")]
     Call(call::CallArgs),
+    /// Print what to paste into a platform so that its model knows the functions
+    #[command(after_help = "Example:  actiond tools --platform openai > tools.json")]
+    Tools(tools::ToolsArgs),
     /// Run a local Agents API with a scripted model
     Sandbox(Box<SandboxArgs>),
     /// Send a signed test webhook
@@ -109,11 +113,15 @@ impl ConfigFile {
 
     /// Reads it; warnings go to standard error.
     fn load(&self) -> Result<config::Config, Failure> {
+        self.read().map(|loaded| loaded.config)
+    }
+
+    fn read(&self) -> Result<config::Loaded, Failure> {
         let loaded = config::load(&self.config).map_err(|errors| Failure::Config(errors.to_string()))?;
         for warning in &loaded.warnings {
             eprintln!("warning: {warning}");
         }
-        Ok(loaded.config)
+        Ok(loaded)
     }
 }
 
@@ -166,6 +174,7 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Check { config, live: false } => files::check(&config),
         Command::Check { config, live: true } => files::live(&config).await,
         Command::Call(args) => call::call(args).await,
+        Command::Tools(args) => tools::tools(args),
         Command::Sandbox(args) => {
             let stop = serve::signals(None);
             Ok(crate::sandbox::cli::run(*args, stop.cancelled_owned()).await?)

@@ -9,9 +9,15 @@ mod sections;
 pub(crate) mod units;
 mod yaml;
 
-use std::{fmt, fs, io::ErrorKind, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, fs,
+    io::ErrorKind,
+    path::Path,
+};
 
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
 use self::reader::{Item, Problems};
 use crate::{admin, function, ingress, platform, queue, retry, store, telemetry, worker};
@@ -38,6 +44,35 @@ pub struct Config {
 pub struct Loaded {
     pub config: Config,
     pub warnings: Vec<String>,
+    pub digest: Digest,
+}
+
+/// What tells whether a file has changed, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Digest {
+    /// Of the text as it stands in the file.
+    pub text: [u8; 32],
+    /// Of each section, with what comes from the environment and other files.
+    sections: BTreeMap<String, [u8; 32]>,
+}
+
+impl Digest {
+    fn of(text: &str, value: &Value) -> Self {
+        let sections = value.as_object().into_iter().flatten();
+        let sections = sections.map(|(key, value)| (key.clone(), hash(value.to_string().as_bytes()))).collect();
+        Self { text: hash(text.as_bytes()), sections }
+    }
+
+    /// The sections that are not as they were, those that are gone included.
+    pub fn changed<'a>(&'a self, before: &'a Self) -> Vec<&'a str> {
+        let of = |section: &String| (self.sections.get(section), before.sections.get(section));
+        let all: BTreeSet<&String> = self.sections.keys().chain(before.sections.keys()).collect();
+        all.into_iter().filter(|section| of(section).0 != of(section).1).map(String::as_str).collect()
+    }
+}
+
+pub(crate) fn hash(bytes: &[u8]) -> [u8; 32] {
+    Sha256::digest(bytes).into()
 }
 
 /// Why a file cannot be run with. Displays as a header and a line for each problem; no line shows a value.
@@ -87,7 +122,8 @@ fn read(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Vec<
     let problems = Problems::new(expand::expand(&mut value, env));
     let config = config(&value, &problems);
     let (errors, warnings) = problems.finish();
-    if errors.is_empty() { Ok(Loaded { config, warnings }) } else { Err(errors) }
+    let digest = Digest::of(text, &value);
+    if errors.is_empty() { Ok(Loaded { config, warnings, digest }) } else { Err(errors) }
 }
 
 fn config(value: &Value, problems: &Problems) -> Config {

@@ -212,7 +212,11 @@ fn config(
         telemetry: telemetry::Config { log: telemetry::LogFormat::Text, otlp: None },
         platforms: vec![platform::Config {
             name: "demo".to_owned(),
-            kind: platform::Kind::AgentsApi { base_url: format!("http://{platform_at}/v1"), api_key: API_KEY.into() },
+            kind: platform::Kind::AgentsApi {
+                base_url: format!("http://{platform_at}/v1"),
+                api_key: API_KEY.into(),
+                flavor: platform::Flavor::OpenAi,
+            },
             call_deadline: second * 60,
             webhook: WebhookConfig::Standard { secrets: vec![secret.into()], tolerance: second * 300 },
         }],
@@ -244,6 +248,7 @@ fn config(
                     cwd: None,
                     timeout: second * 5,
                     max_output: 1 << 20,
+                    response: handler::Response::Text,
                 }),
             ),
             function("ping", json!({ "type": "object" }), handler::Config::Echo),
@@ -256,10 +261,13 @@ fn function(name: &str, parameters: Value, handler: handler::Config) -> function
         name: name.to_owned(),
         description: String::new(),
         parameters,
+        deferred: false,
         handler,
         if_interrupted: IfInterrupted::Rerun,
         retry: retry::Policy { initial: Duration::from_millis(300), ..retry::Policy::default() },
-        concurrency: None,
+        limits: crate::limits::Config::default(),
+        require_metadata: Vec::new(),
+        allow: None,
         platforms: Vec::new(),
     }
 }

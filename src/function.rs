@@ -3,11 +3,18 @@
 use std::{collections::HashMap, sync::Arc};
 
 use arc_swap::ArcSwap;
-use serde_json::Value;
-use tokio::sync::Semaphore;
+use serde_json::{Map, Value};
 
 pub use crate::session::IfInterrupted;
-use crate::{handler, handler::Handler, retry, schema::Schema};
+use crate::{
+    allow::Rule,
+    arguments::Arguments,
+    handler::{self, Call, Handler},
+    limits::{self, Limits},
+    retry,
+    schema::Schema,
+    session::ToolResult,
+};
 
 /// A function as the config says it.
 #[derive(Clone, Debug)]
@@ -16,13 +23,42 @@ pub struct Config {
     pub description: String,
     /// JSON Schema of the arguments.
     pub parameters: Value,
+    /// The model finds it by `tool_search` instead of seeing it from the start.
+    pub deferred: bool,
     pub handler: handler::Config,
     pub if_interrupted: IfInterrupted,
     pub retry: retry::Policy,
-    /// Calls that run at once in one worker.
-    pub concurrency: Option<usize>,
+    pub limits: limits::Config,
+    /// Metadata that a session must have to call it.
+    pub require_metadata: Vec<String>,
+    /// What else must hold for a call.
+    pub allow: Option<Rule>,
     /// Names of the platforms it answers; all of them where empty.
     pub platforms: Vec<String>,
+}
+
+impl Config {
+    /// A function whose handler is code, with defaults elsewhere.
+    pub fn rust(name: impl Into<String>, description: impl Into<String>, parameters: Value) -> Self {
+        Self {
+            name: name.into(),
+            description: description.into(),
+            parameters,
+            deferred: false,
+            handler: handler::Config::Rust,
+            if_interrupted: IfInterrupted::Rerun,
+            retry: retry::Policy::default(),
+            limits: limits::Config::default(),
+            require_metadata: Vec::new(),
+            allow: None,
+            platforms: Vec::new(),
+        }
+    }
+
+    /// Whether it answers this platform.
+    pub fn answers(&self, platform: &str) -> bool {
+        self.platforms.is_empty() || self.platforms.iter().any(|p| p == platform)
+    }
 }
 
 /// A function ready to be called.
@@ -32,8 +68,44 @@ pub struct Function {
     pub handler: Arc<dyn Handler>,
     pub if_interrupted: IfInterrupted,
     pub retry: retry::Policy,
-    pub slots: Option<Arc<Semaphore>>,
+    pub limits: Arc<Limits>,
+    pub require_metadata: Vec<String>,
+    pub allow: Option<Rule>,
     pub platforms: Vec<String>,
+}
+
+impl Function {
+    /// Whether a session with these metadata may call it so; the error tells the model why not, without a value.
+    pub fn may_call(&self, platform: &str, arguments: &Arguments, metadata: &Map<String, Value>) -> Result<(), String> {
+        let lacks = |key: &&String| metadata.get(*key).is_none_or(|value| value.is_null() || value == "");
+        let missing: Vec<&str> = self.require_metadata.iter().filter(lacks).map(String::as_str).collect();
+        if !missing.is_empty() {
+            let missing = missing.join(", ");
+            return Err(format!(
+                "this session may not call the function: its metadata lack {missing}. it cannot be called here."
+            ));
+        }
+        match &self.allow {
+            Some(rule) if !rule.allows(platform, arguments, metadata) => {
+                Err("this session may not call the function with these arguments. do not try it again.".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Validates the raw JSON of `arguments` and runs `call` with them, once. What the model did wrong is a result too.
+    pub async fn run_once(&self, arguments: &str, call: Call) -> Result<ToolResult, handler::Error> {
+        let arguments = Arguments::parse(Some(arguments));
+        let arguments = arguments.and_then(|arguments| {
+            self.schema.check(&arguments)?;
+            self.may_call(&call.key.session.platform, &arguments, &call.metadata)?;
+            Ok(arguments)
+        });
+        match arguments {
+            Ok(arguments) => self.handler.call(&Call { arguments, ..call }).await.map(ToolResult::Success),
+            Err(sentence) => Ok(ToolResult::Error(sentence)),
+        }
+    }
 }
 
 /// Every function by name.
@@ -50,6 +122,19 @@ impl Registry {
     /// The function of that name, if it answers this platform.
     pub fn get(&self, name: &str, platform: &str) -> Option<&Arc<Function>> {
         self.functions.get(name).filter(|f| f.platforms.is_empty() || f.platforms.iter().any(|p| p == platform))
+    }
+
+    /// With the state of what is limited as before: who runs now counts under the new registry too.
+    #[must_use]
+    pub fn inheriting(mut self, before: &Self) -> Self {
+        for (name, function) in &mut self.functions {
+            let limits = before.by_name(name).map(|old| old.limits.clone());
+            let limits = limits.filter(|limits| limits.config() == function.limits.config());
+            if let (Some(function), Some(limits)) = (Arc::get_mut(function), limits) {
+                function.limits = limits;
+            }
+        }
+        self
     }
 
     pub fn by_name(&self, name: &str) -> Option<&Arc<Function>> {

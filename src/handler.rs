@@ -3,6 +3,7 @@
 mod command;
 mod echo;
 mod http;
+pub(crate) mod output;
 
 use std::{
     sync::Arc,
@@ -17,7 +18,7 @@ pub use self::{command::Command, echo::Echo, http::Http};
 use crate::{
     arguments::Arguments,
     http::Client,
-    session::{CallKey, Output},
+    session::{CallKey, Output, SessionKey},
 };
 
 /// The handler of a config. The error says where in the handler's config, and what.
@@ -26,6 +27,7 @@ pub fn build(config: &Config, client: &Client) -> Result<Arc<dyn Handler>, (Stri
         Config::Http(config) => Arc::new(Http::new(config, client.clone())?),
         Config::Command(config) => Arc::new(Command::new(config)?),
         Config::Echo => Arc::new(Echo),
+        Config::Rust => return Err(("type".into(), "rust needs code: App::builder(config).handler(name, …)".into())),
     })
 }
 
@@ -35,6 +37,8 @@ pub enum Config {
     Http(HttpConfig),
     Command(CommandConfig),
     Echo,
+    /// Code of the program that embeds us.
+    Rust,
 }
 
 #[derive(Clone, Debug)]
@@ -63,6 +67,8 @@ pub enum Response {
     Text,
     /// The body is a JSON content array.
     Content,
+    /// The body is an image that says itself what it is.
+    Image,
 }
 
 #[derive(Clone, Debug)]
@@ -77,6 +83,7 @@ pub struct CommandConfig {
     pub timeout: Duration,
     /// Bytes of standard output that are read at most.
     pub max_output: usize,
+    pub response: Response,
 }
 
 /// One call as a handler sees it.
@@ -93,9 +100,27 @@ pub struct Call {
     pub metadata: Arc<Map<String, Value>>,
     /// W3C `traceparent` to hand on.
     pub traceparent: Option<String>,
+    /// Where the result may be posted if it comes later; as secret as the result.
+    pub result_url: Option<String>,
 }
 
 impl Call {
+    /// A first attempt with made-up ids and without arguments.
+    pub fn trial(platform: &str, function: &str) -> Self {
+        let id = uuid::Uuid::now_v7().simple();
+        let session = SessionKey::new(platform, format!("trial_{id}"));
+        Self {
+            key: CallKey::new(session, "turn_trial", format!("call_{id}")),
+            function: function.to_owned(),
+            arguments: Arguments::from_object(Map::new()),
+            attempt: 1,
+            deadline: None,
+            metadata: Arc::default(),
+            traceparent: None,
+            result_url: None,
+        }
+    }
+
     /// `limit`, or less where the call's deadline comes first.
     pub fn time_left(&self, limit: Duration, now: SystemTime) -> Duration {
         self.deadline.map_or(limit, |deadline| deadline.duration_since(now).unwrap_or_default().min(limit))
@@ -108,9 +133,15 @@ pub enum Error {
     /// Try again, not before `after` if the callee named a time.
     #[error("{detail}")]
     Retryable { detail: String, after: Option<Duration> },
+    /// The same, because the callee has too much to do.
+    #[error("{detail}")]
+    Overloaded { detail: String, after: Option<Duration> },
     /// Never try again. The model reads `message`, or a fixed sentence where there is none.
     #[error("{detail}")]
     Final { detail: String, message: Option<String> },
+    /// The callee took the call and posts its result to `result_url` when it has one.
+    #[error("the result comes later")]
+    Later,
 }
 
 impl Error {
@@ -141,7 +172,6 @@ pub trait Handler: Send + Sync {
 #[allow(clippy::unwrap_used)]
 pub(crate) mod tests {
     use super::*;
-    use crate::session::SessionKey;
 
     /// A first attempt of `lookup_order` in session `sess_1`.
     pub(crate) fn call(arguments: &str) -> Call {
@@ -153,6 +183,7 @@ pub(crate) mod tests {
             deadline: None,
             metadata: Arc::default(),
             traceparent: None,
+            result_url: None,
         }
     }
 

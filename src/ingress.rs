@@ -1,6 +1,7 @@
 //! The public listener: verifies a webhook, publishes its session, and only then answers 2xx.
 
 pub mod event;
+pub mod results;
 pub mod signature;
 
 use std::{

@@ -19,6 +19,8 @@
 //!   7 retrieve again, until nothing of ours is pending; then acknowledge                           worker/reconcile
 //! ```
 //!
+//! A handler that answers 202 gives its result later, to `POST /results/{token}` ([`later`]); its call waits meanwhile.
+//!
 //! **Level-triggered.** The queue carries session ids, never truth. One webhook, ten copies of it, a timer or a person all
 //! start the same reconcile; what has been done is skipped. A duplicate costs a read, a crash at any line a redelivery, a
 //! webhook that never came a sweep ([`worker::sweep`]).
@@ -39,7 +41,45 @@
 //! | a platform | `src/platform/NAME.rs` | `app::adapter`, `config/platforms.rs` |
 //! | a queue or store | `src/queue/NAME.rs`, `src/store/NAME.rs`, a line in its contract suite | `app`, `config/sections.rs` |
 
+//!
+//! # Embedding
+//!
+//! A program can bring its own handlers; what they answer goes the same path.
+//!
+//! ```
+//! use actiond::{App, app::Role, config, handler::Call, metrics::Metrics, session::ToolResult};
+//!
+//! # #[tokio::main]
+//! # async fn main() -> anyhow::Result<()> {
+//! # let file = std::env::temp_dir().join(format!("actiond-doc-{}.db", std::process::id()));
+//! # let env = |name: &str| (name == "STORE").then(|| format!("sqlite://{}", file.display()));
+//! let text = r#"
+//! store: { url: "${STORE}" }
+//! functions:
+//!   - name: add
+//!     description: Adds two numbers.
+//!     parameters: { type: object, properties: { a: { type: integer }, b: { type: integer } }, required: [a, b] }
+//!     handler: { type: rust }
+//! "#;
+//! let config = config::parse(text, &env)?.config;
+//! let app = App::builder(config)
+//!     .handler("add", |call: Call| async move {
+//!         let number = |name: &str| call.arguments.value()[name].as_i64().unwrap_or_default();
+//!         Ok((number("a") + number("b")).to_string())
+//!     })
+//!     .build(Role::All, Metrics::new())
+//!     .await?;
+//!
+//! assert_eq!(app.try_call("add", r#"{"a":40,"b":2}"#).await?, ToolResult::Success("42".into()));
+//! // app.run(listeners, stop).await answers the platforms.
+//! # drop(app);
+//! # for end in ["", "-wal", "-shm", ".lock"] { let _ = std::fs::remove_file(format!("{}{end}", file.display())); }
+//! # Ok(())
+//! # }
+//! ```
+
 pub mod admin;
+pub mod allow;
 pub mod app;
 pub mod arguments;
 pub mod cli;
@@ -49,6 +89,8 @@ pub mod function;
 pub mod handler;
 pub mod http;
 pub mod ingress;
+pub mod later;
+pub mod limits;
 pub mod metrics;
 pub mod platform;
 pub mod queue;
@@ -59,4 +101,7 @@ pub mod send;
 pub mod session;
 pub mod store;
 pub mod telemetry;
+pub mod tools;
 pub mod worker;
+
+pub use app::App;

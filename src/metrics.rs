@@ -41,6 +41,7 @@ struct Inner {
     oldest_pending: Gauge<f64>,
     submissions: Counter<u64>,
     swept_sessions: Counter<u64>,
+    config_reloads: Counter<u64>,
 }
 
 impl Metrics {
@@ -84,7 +85,8 @@ impl Metrics {
         self.inner.publish.record(seconds, &[]);
     }
 
-    /// `actiond_calls_total{platform,function,outcome}`: success, error, retried, interrupted, refused, obsolete.
+    /// `actiond_calls_total{platform,function,outcome}`: success, error, retried, waiting, interrupted, refused,
+    /// obsolete.
     pub fn call(&self, platform: &str, function: &str, outcome: &'static str) {
         let labels = [label("platform", platform), label("function", function), KeyValue::new("outcome", outcome)];
         self.inner.calls.add(1, &labels);
@@ -113,6 +115,11 @@ impl Metrics {
     /// `actiond_sessions_due`, the scheduler's last look.
     pub fn sessions_due(&self, count: u64) {
         self.inner.sessions_due.record(count, &[]);
+    }
+
+    /// `actiond_config_reloads_total{outcome}`: applied, unchanged, refused.
+    pub fn config_reload(&self, outcome: &'static str) {
+        self.inner.config_reloads.add(1, &[KeyValue::new("outcome", outcome)]);
     }
 
     /// `actiond_broker_up`, 0 or 1.
@@ -188,6 +195,7 @@ impl Inner {
                 .build(),
             submissions: counter("actiond_submissions", "Results posted to a platform, by outcome."),
             swept_sessions: counter("actiond_swept_sessions", "Sessions that waited and that only a sweep found."),
+            config_reloads: counter("actiond_config_reloads", "Looks at a changed config file, by outcome."),
             last_delivery,
             registry,
             provider,
@@ -253,6 +261,7 @@ mod tests {
         metrics.oldest_pending(1.5);
         metrics.submission("openai", "accepted");
         metrics.swept("openai", 2);
+        metrics.config_reload("applied");
         metrics
     }
 
@@ -269,6 +278,7 @@ mod tests {
                 "actiond_broker_up gauge",
                 "actiond_calls_in_flight gauge",
                 "actiond_calls_total counter",
+                "actiond_config_reloads_total counter",
                 "actiond_dead gauge",
                 "actiond_handler_seconds histogram",
                 "actiond_last_delivery_age_seconds gauge",

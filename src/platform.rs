@@ -1,13 +1,14 @@
 //! The platform seam: what an agent host says of a session, and how it takes a result.
 
 mod agents_api;
+mod flavor;
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use secrecy::SecretString;
 
-pub use self::agents_api::AgentsApi;
+pub use self::{agents_api::AgentsApi, flavor::Flavor};
 pub use crate::session::Submission;
 use crate::session::{CallKey, Session, SessionKey, ToolResult};
 
@@ -21,11 +22,20 @@ pub struct Config {
     pub webhook: WebhookConfig,
 }
 
+impl Config {
+    /// What may be declared and returned there.
+    pub fn flavor(&self) -> Flavor {
+        match &self.kind {
+            Kind::AgentsApi { flavor, .. } => *flavor,
+        }
+    }
+}
+
 /// Which adapter speaks to it; `type` in the config.
 #[derive(Clone, Debug)]
 pub enum Kind {
     /// OpenAI's Agents API and whoever speaks it.
-    AgentsApi { base_url: String, api_key: SecretString },
+    AgentsApi { base_url: String, api_key: SecretString, flavor: Flavor },
 }
 
 /// How its webhooks are authenticated.
@@ -99,6 +109,10 @@ pub trait Platform: Send + Sync {
 
     /// The account's sessions, newest first, those that follow `after`. [`Error::Gone`]: the platform has no such list.
     async fn list(&self, after: Option<&str>) -> Result<Page, Error>;
+    /// The result as the platform takes it: itself, or an error that tells the model why it cannot be returned.
+    fn fitting(&self, result: ToolResult) -> ToolResult {
+        result
+    }
 
     /// The result in the platform's form; `generation` grows when a stored result must be replaced.
     fn encode(&self, call: &CallKey, result: &ToolResult, generation: u32) -> Submission;

@@ -136,6 +136,24 @@ pub enum Output {
     Content(Vec<Part>),
 }
 
+impl From<String> for Output {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&str> for Output {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<Vec<Part>> for Output {
+    fn from(parts: Vec<Part>) -> Self {
+        Self::Content(parts)
+    }
+}
+
 /// One part of a content array.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type")]

@@ -76,7 +76,7 @@ pub enum Claim {
     Stored(Stored),
     /// Somebody has it, or it is not due: look again after this time.
     Busy(Duration),
-    /// It waits for somebody else (an operator's decision), at most this long.
+    /// It waits for somebody else (a result that comes later, an operator's decision), at most this long.
     Held(Duration),
     /// The platform refused its result for good.
     Refused,
@@ -131,6 +131,10 @@ pub enum Transition {
     Renewed(Duration),
     /// The holder stops without a result: anybody may judge the call at once.
     Released,
+    /// The handler said that its result comes later.
+    Waiting,
+    /// The handler could not be started for its limits: not before this time, and as if it had not been claimed.
+    Postponed(Duration),
     /// The handler failed retryably: not before this time again.
     Retrying(Duration),
     /// Accepted, but still pending: submitted again unless it is gone by then.
@@ -141,6 +145,29 @@ pub enum Transition {
     Refused,
     /// No longer pending although we did not settle it.
     Obsolete,
+}
+
+/// A result that came by itself, from somebody who holds no claim.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    pub key: CallKey,
+    pub success: bool,
+    pub submission: Submission,
+    /// When it came, Unix milliseconds; for the latency metric only.
+    pub at: i64,
+}
+
+/// What became of an arrival.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Arrived {
+    /// Stored, and the session is due at once.
+    Stored { function: String },
+    /// The same result was there already.
+    Repeated,
+    /// Another result is there, or the call has ended without one.
+    Late,
+    /// There is no such call.
+    Unknown,
 }
 
 /// A call of a session that is neither settled nor refused nor obsolete.
@@ -185,6 +212,13 @@ pub trait Store: Send + Sync {
 
     /// `false` where somebody else holds a higher fence, or the call is settled.
     async fn mark(&self, marks: &[Mark]) -> Result<Vec<bool>>;
+
+    /// Stores a result that nobody here computed, whoever holds the call: their later writes find a higher fence. Its
+    /// session is due from the same commit on.
+    async fn arrive(&self, arrival: &Arrival) -> Result<Arrived>;
+
+    /// The secret of that name, the same for everybody who shares the store: `fresh` if there was none yet.
+    async fn secret(&self, name: &str, fresh: &[u8]) -> Result<Vec<u8>>;
 
     /// What the ledger holds of a session's business that has not ended.
     async fn unfinished(&self, session: &SessionKey) -> Result<Vec<Unfinished>>;

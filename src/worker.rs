@@ -18,6 +18,7 @@ pub(crate) use self::answer::FAILED;
 use self::sessions::Sessions;
 use crate::{
     function::Live,
+    later::Addresses,
     metrics::Metrics,
     queue::{Consumer, SharedQueue},
     store::Ledger,
@@ -62,6 +63,8 @@ pub struct Worker {
     /// By the platform's name.
     pub accounts: HashMap<Arc<str>, Arc<Account>>,
     pub functions: Arc<Live>,
+    /// Where results that come later arrive; without it they cannot.
+    pub addresses: Option<Arc<Addresses>>,
     pub metrics: Metrics,
     /// Cancelled when work must end now: handlers stop, leases are released, deliveries go back.
     pub force: CancellationToken,

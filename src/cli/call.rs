@@ -8,10 +8,9 @@ use serde_json::{Map, Value, json};
 use super::{ConfigFile, Failure};
 use crate::{
     app,
-    arguments::Arguments,
     handler::{Call, Error},
     http,
-    session::{CallKey, Output, SessionKey, ToolResult},
+    session::{Output, ToolResult},
 };
 
 #[derive(clap::Args)]
@@ -44,26 +43,12 @@ pub(super) async fn call(args: CallArgs) -> Result<(), Failure> {
     let metadata: Map<String, Value> =
         serde_json::from_str(&args.metadata).map_err(|error| anyhow!("--metadata is not a JSON object: {error}"))?;
     let platform = args.platform.or_else(|| function.platforms.first().cloned()).unwrap_or_else(|| "cli".to_owned());
-    let id = uuid::Uuid::now_v7().simple();
-    let key = CallKey::new(SessionKey::new(platform, format!("cli_{id}")), "turn_cli", format!("call_{id}"));
-
-    let arguments =
-        Arguments::parse(Some(&args.args)).and_then(|arguments| function.schema.check(&arguments).map(|()| arguments));
-    let result = match arguments {
-        Err(sentence) => Ok(ToolResult::Error(sentence)),
-        Ok(arguments) => {
-            let call = Call {
-                key,
-                function: args.name,
-                arguments,
-                attempt: 1,
-                deadline: SystemTime::now().checked_add(std::time::Duration::from_secs(3600)),
-                metadata: Arc::new(metadata),
-                traceparent: None,
-            };
-            function.handler.call(&call).await.map(ToolResult::Success)
-        }
+    let call = Call {
+        deadline: SystemTime::now().checked_add(std::time::Duration::from_secs(3600)),
+        metadata: Arc::new(metadata),
+        ..Call::trial(&platform, &function.name)
     };
+    let result = function.run_once(&args.args, call).await;
     guard.shutdown().await;
     print(result)
 }
@@ -78,7 +63,10 @@ fn print(result: Result<ToolResult, Error>) -> Result<(), Failure> {
             let error = message.unwrap_or_else(|| crate::worker::FAILED.to_owned());
             (json!({ "success": false, "error": error }), false)
         }
-        Err(Error::Retryable { detail, .. }) => {
+        Err(Error::Later) => {
+            return Err(anyhow!("the handler answers later, which only a running actiond can take").into());
+        }
+        Err(Error::Retryable { detail, .. } | Error::Overloaded { detail, .. }) => {
             return Err(anyhow!("the handler failed and would be tried again: {detail}").into());
         }
     };

@@ -6,22 +6,25 @@ use tokio_util::sync::CancellationToken;
 use super::{ConfigFile, Failure};
 use crate::{
     app::{App, Listeners, Role},
+    config::Loaded,
     metrics::Metrics,
     telemetry,
 };
 
 pub(super) async fn serve(file: &ConfigFile, role: Role) -> Result<(), Failure> {
-    let config = file.load()?;
-    let guard = telemetry::init(&config.telemetry);
-    let ended = run(config, role, guard.metrics()).await;
+    let loaded = file.read()?;
+    let guard = telemetry::init(&loaded.config.telemetry);
+    let ended = run(file, loaded, role, guard.metrics()).await;
     guard.shutdown().await;
     ended
 }
 
-async fn run(config: crate::config::Config, role: Role, metrics: Metrics) -> Result<(), Failure> {
+async fn run(file: &ConfigFile, loaded: Loaded, role: Role, metrics: Metrics) -> Result<(), Failure> {
+    let Loaded { config, digest, .. } = loaded;
     let listeners = Listeners::bind(&config, role).await?;
     let (platforms, functions) = (config.platforms.len(), config.functions.len());
     let app = App::build(config, role, metrics).await.map_err(|error| Failure::Config(format!("{error:#}")))?;
+    let app = app.reloading(file.path().to_owned(), digest);
     let stop = signals(Some(app.force()));
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),

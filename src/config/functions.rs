@@ -12,8 +12,10 @@ use super::{
     sections::{HOUR, MOMENT, SECOND, retry},
 };
 use crate::{
+    allow::Rule,
     function::{Config, IfInterrupted},
     handler::{self, Body, CommandConfig, HttpConfig, Response},
+    limits::{self, Rate},
     platform, retry as policy,
     schema::Schema,
 };
@@ -22,10 +24,25 @@ pub(super) fn functions(item: &Item, base: &policy::Policy, platforms: &[platfor
     let mut functions: Vec<Config> = Vec::new();
     for item in item.list() {
         let function = function(&item, base, platforms);
+        fits_platforms(&item, &function, platforms);
         item.unique(&function.name, functions.iter().map(|f| f.name.as_str()));
         functions.push(function);
     }
     functions
+}
+
+/// Every platform has its own rule for names; one that is wrong everywhere is reported already.
+fn fits_platforms(item: &Item, function: &Config, platforms: &[platform::Config]) {
+    if function.name.is_empty() {
+        return;
+    }
+    for platform in platforms.iter().filter(|p| function.answers(&p.name)) {
+        if let Err(why) = platform.flavor().check_name(&function.name) {
+            let what =
+                format!("{why} at platform {}: rename it, or list the other platforms in platforms", platform.name);
+            item.error_at(".name", &what);
+        }
+    }
 }
 
 fn function(item: &Item, base: &policy::Policy, known: &[platform::Config]) -> Config {
@@ -37,10 +54,13 @@ fn function(item: &Item, base: &policy::Policy, known: &[platform::Config]) -> C
         name: name.unwrap_or_default().into(),
         description: section.key("description").text().unwrap_or_default().into(),
         parameters: parameters(&section.key("parameters")),
+        deferred: section.key("deferred").bool().unwrap_or(false),
         handler: handler(&section.key("handler").required("required; what runs when the function is called")),
         if_interrupted: section.key("if_interrupted").choice(&interrupted).unwrap_or(IfInterrupted::Rerun),
         retry: retry(&section.key("retry"), base),
-        concurrency: limits(&section.key("limits")),
+        limits: limits(&section.key("limits")),
+        require_metadata: section.key("require_metadata").list().iter().filter_map(metadata_key).collect(),
+        allow: allow(&section.key("allow")),
         platforms: platforms(&section.key("platforms"), known),
     };
     section.finish();
@@ -69,11 +89,37 @@ fn parameters(item: &Item) -> Value {
     schema.clone()
 }
 
-fn limits(item: &Item) -> Option<usize> {
+fn allow(item: &Item) -> Option<Rule> {
+    let text = item.text()?;
+    Rule::compile(text).map_err(|why| item.error(&why)).ok()
+}
+
+fn metadata_key(item: &Item) -> Option<String> {
+    item.some_text().map(String::from)
+}
+
+fn limits(item: &Item) -> limits::Config {
     let section = item.section();
-    let concurrency = section.key("concurrency").number(1..=10_000).map(|n| n as usize);
+    let allowed = "must be a count and a unit, such as 50/s, 100/m or 1000/h";
+    let limits = limits::Config {
+        concurrency: section.key("concurrency").number(1..=10_000).map(|n| n as usize),
+        rate: section.key("rate").parse(allowed, |value| rate(value.as_str()?)),
+        adaptive: section.key("adaptive").bool().unwrap_or(false),
+    };
     section.finish();
-    concurrency
+    limits
+}
+
+fn rate(text: &str) -> Option<Rate> {
+    let (count, unit) = text.split_once('/')?;
+    let seconds = match unit.trim() {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return None,
+    };
+    let count = count.trim().parse().ok().filter(|count| (1..=1_000_000).contains(count))?;
+    Some(Rate { count, per: seconds * SECOND })
 }
 
 fn platforms(item: &Item, known: &[platform::Config]) -> Vec<String> {
@@ -93,6 +139,7 @@ enum Type {
     Http,
     Command,
     Echo,
+    Rust,
 }
 
 fn handler(item: &Item) -> handler::Config {
@@ -102,6 +149,7 @@ fn handler(item: &Item) -> handler::Config {
         Some(Type::Http) => handler::Config::Http(http(&section)),
         Some(Type::Command) => handler::Config::Command(command(&section)),
         Some(Type::Echo) => handler::Config::Echo,
+        Some(Type::Rust) => handler::Config::Rust,
         None => {
             section.leave_open();
             handler::Config::Echo
@@ -112,23 +160,25 @@ fn handler(item: &Item) -> handler::Config {
 }
 
 fn handler_type(section: &Section) -> Option<Type> {
-    let kind = section.key("type").required("required; must be one of http, command, echo");
-    kind.choice(&[("http", Type::Http), ("command", Type::Command), ("echo", Type::Echo)])
+    let kind = section.key("type").required("required; must be one of http, command, echo, rust");
+    kind.choice(&[("http", Type::Http), ("command", Type::Command), ("echo", Type::Echo), ("rust", Type::Rust)])
 }
 
 fn http(section: &Section) -> HttpConfig {
     let url = section.key("url").required("required, such as https://orders.internal/agent");
     let bodies = [("protocol", Body::Protocol), ("arguments", Body::Arguments)];
-    let responses = [("text", Response::Text), ("content", Response::Content)];
     HttpConfig {
         url: url.url().unwrap_or_default().into(),
         headers: headers(&section.key("headers")),
         timeout: section.key("timeout").duration(MOMENT..=24 * HOUR).unwrap_or(10 * SECOND),
         body: section.key("body").choice(&bodies).unwrap_or(Body::Protocol),
-        response: section.key("response").choice(&responses).unwrap_or(Response::Text),
+        response: section.key("response").choice(RESPONSES).unwrap_or(Response::Text),
         max_response: section.key("max_response").size(1..=1 << 30).unwrap_or(1 << 20),
     }
 }
+
+const RESPONSES: &[(&str, Response)] =
+    &[("text", Response::Text), ("content", Response::Content), ("image", Response::Image)];
 
 /// Headers that we set ourselves, or that belong to the connection.
 const OURS: &[&str] =
@@ -169,6 +219,7 @@ fn command(section: &Section) -> CommandConfig {
         cwd: section.key("cwd").some_text().map(String::from),
         timeout: section.key("timeout").duration(MOMENT..=24 * HOUR).unwrap_or(30 * SECOND),
         max_output: section.key("max_output").size(1..=1 << 30).unwrap_or(1 << 20),
+        response: section.key("response").choice(RESPONSES).unwrap_or(Response::Text),
     }
 }
 

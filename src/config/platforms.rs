@@ -11,7 +11,7 @@ use super::{
     sections::{HOUR, SECOND, chars},
     units,
 };
-use crate::platform::{Config, Kind, WebhookConfig};
+use crate::platform::{Config, Flavor, Kind, WebhookConfig};
 
 pub(super) fn platforms(item: &Item) -> Vec<Config> {
     let mut platforms: Vec<Config> = Vec::new();
@@ -49,22 +49,34 @@ fn kind(section: &Section) -> Kind {
     let kind = section.key("type").required("required; must be agents_api");
     if kind.choice(&[("agents_api", ())]).is_none() {
         section.leave_open();
-        return Kind::AgentsApi { base_url: String::new(), api_key: SecretString::default() };
+        return Kind::AgentsApi { base_url: String::new(), api_key: SecretString::default(), flavor: Flavor::OpenAi };
     }
     let base_url = section.key("base_url").required("required, such as https://api.openai.com/v1");
     let url = base_url.url().unwrap_or_default();
     if url.starts_with("http://") && !is_loopback(url) {
         base_url.warn("plain http: the API key and all results are sent unencrypted");
     }
+    let flavors = [("openai", Flavor::OpenAi), ("rebyte", Flavor::Rebyte)];
+    let guess = if is_rebyte(url) { Flavor::Rebyte } else { Flavor::OpenAi };
     Kind::AgentsApi {
+        flavor: section.key("flavor").choice(&flavors).unwrap_or(guess),
         base_url: url.trim_end_matches('/').into(),
         api_key: section.key("api_key").required("required").secret().unwrap_or_default(),
     }
 }
 
-fn is_loopback(url: &str) -> bool {
+fn is_rebyte(url: &str) -> bool {
+    let host = host(url);
+    host == "rebyte.ai" || host.ends_with(".rebyte.ai")
+}
+
+fn host(url: &str) -> String {
     let uri: Option<Uri> = url.parse().ok();
-    let host = uri.as_ref().and_then(Uri::host).unwrap_or_default().trim_matches(['[', ']']);
+    uri.as_ref().and_then(Uri::host).unwrap_or_default().trim_matches(['[', ']']).to_ascii_lowercase()
+}
+
+fn is_loopback(url: &str) -> bool {
+    let host = host(url);
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 

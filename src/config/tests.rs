@@ -125,6 +125,7 @@ fn each_problem_has_its_path_and_says_what_is_allowed() {
         ("http://127.0.0.1:9101/v1", "http://u:p@h/v1", "platforms[0].base_url", "without user"),
         ("http://127.0.0.1:9101/v1", "http://h:99999/v1", "platforms[0].base_url", "http:// or https://"),
         ("http://127.0.0.1:9101/v1", "http://h/v1#x", "platforms[0].base_url", "fragment"),
+        ("type: agents_api", "type: agents_api, flavor: x", "platforms[0].flavor", "openai, rebyte"),
         ("\"sk-case\"", "\"\"", "platforms[0].api_key", "must not be empty"),
         ("\"sk-case\"", "12345", "platforms[0].api_key", "put it in quotes"),
         ("\"sk-case\"", "\"a\\nb\"", "platforms[0].api_key", "control character"),
@@ -140,11 +141,18 @@ fn each_problem_has_its_path_and_says_what_is_allowed() {
         ("name: f,", "name: f, if_interrupted: maybe,", "functions[0].if_interrupted", "rerun, fail, hold"),
         ("name: f,", "name: f, retry: { max_attempts: 0 },", "functions[0].retry.max_attempts", "from 1 to 1000"),
         ("name: f,", "name: f, limits: { concurrency: 0 },", "functions[0].limits.concurrency", "from 1"),
-        ("name: f,", "name: f, limits: { rate: 50/s },", "functions[0].limits.rate", "unknown key"),
+        ("name: f,", "name: f, limits: { rate: 50 },", "functions[0].limits.rate", "such as 50/s"),
+        ("name: f,", "name: f, limits: { rate: 0/s },", "functions[0].limits.rate", "such as 50/s"),
+        ("name: f,", "name: f, limits: { rate: 5/day },", "functions[0].limits.rate", "such as 50/s"),
+        ("name: f,", "name: f, limits: { adaptive: 5 },", "functions[0].limits.adaptive", "true or false"),
+        ("name: f,", "name: f, limits: { burst: 5 },", "functions[0].limits.burst", "unknown key"),
+        ("name: f,", "name: f, allow: \"metadata.plan ==\",", "functions[0].allow", "not a CEL expression"),
+        ("name: f,", "name: f, require_metadata: [5],", "functions[0].require_metadata[0]", "put it in quotes"),
         ("name: f,", "name: f, platforms: [rebyte],", "functions[0].platforms[0]", "name of a platform"),
         ("name: f,", "name: f, platforms: [~],", "functions[0].platforms[0]", "must not be empty"),
         ("name: f,", "name: f, platforms: [],", "functions[0].platforms", "must name a platform"),
         ("name: f,", "name: f, platforms: openai,", "functions[0].platforms", "must be a list"),
+        ("name: f,", "name: f, deferred: maybe,", "functions[0].deferred", "true or false"),
         (HANDLER, "type: mcp", "functions[0].handler.type", "http, command, echo"),
         (HANDLER, "url: x", "functions[0].handler.type", "required"),
         (HANDLER, "type: http", "functions[0].handler.url", "required"),
@@ -165,7 +173,7 @@ fn each_problem_has_its_path_and_says_what_is_allowed() {
         (HANDLER, "type: command, command: [a], pass_env: [a=b]", "functions[0].handler.pass_env[0]", "variable"),
         (HANDLER, "type: command, command: [a], cwd: \"\"", "functions[0].handler.cwd", "empty"),
         ("body: arguments", "body: xml", "functions[0].handler.body", "protocol, arguments"),
-        ("body: arguments", "response: xml", "functions[0].handler.response", "text, content"),
+        ("body: arguments", "response: xml", "functions[0].handler.response", "text, content, image"),
         ("body: arguments", "max_response: 0", "functions[0].handler.max_response", "size"),
         ("timeout: \"2s\"", "timeout: 2", "functions[0].handler.timeout", "duration"),
     ] {
@@ -173,6 +181,61 @@ fn each_problem_has_its_path_and_says_what_is_allowed() {
         assert_eq!(found.len(), 1, "{to}: {found:?}");
         assert!(found[0].starts_with(&format!("{path}: ")) && found[0].contains(part), "{to}: {found:?}");
     }
+}
+
+#[test]
+fn names_that_clash_at_a_platform_are_told_with_the_platform() {
+    let rebyte = |name: &str, keys: &str| {
+        let second = r#"- { name: rebyte, type: agents_api, base_url: "https://api.rebyte.ai/v1", api_key: k, webhook: { insecure: true } }"#;
+        let text = BASE.replace("name: f,", &format!("name: {name}, {keys}"));
+        lines(parse(&text.replace("functions:", &format!("  {second}\nfunctions:")), &env))
+    };
+    for (name, part) in [("rebyte_orders", "must not begin with rebyte_"), ("run_code", "a built-in tool")] {
+        let found = rebyte(name, "");
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("functions[0].name: ") && found[0].contains(part), "{found:?}");
+        assert!(found[0].contains("platform rebyte"), "{found:?}");
+        assert!(rebyte(name, "platforms: [openai],").is_empty(), "it is not declared there");
+    }
+    assert!(rebyte("run_codes", "").is_empty());
+}
+
+#[test]
+fn the_flavor_is_guessed_from_the_host_unless_it_is_said() {
+    for (url, keys, flavor) in [
+        ("https://api.openai.com/v1", "", platform::Flavor::OpenAi),
+        ("https://API.rebyte.ai/v1", "", platform::Flavor::Rebyte),
+        ("https://notrebyte.ai/v1", "", platform::Flavor::OpenAi),
+        ("https://rebyte.ai.example.com/v1", "", platform::Flavor::OpenAi),
+        ("https://proxy.internal/v1", ", flavor: rebyte", platform::Flavor::Rebyte),
+        ("https://api.rebyte.ai/v1", ", flavor: openai", platform::Flavor::OpenAi),
+    ] {
+        let loaded = with("\"http://127.0.0.1:9101/v1\"", &format!("\"{url}\"{keys}")).unwrap();
+        assert_eq!(loaded.config.platforms[0].flavor(), flavor, "{url}");
+    }
+}
+
+#[test]
+fn limits_are_read() {
+    let keys = "name: f, limits: { concurrency: 8, rate: 100/m, adaptive: true }, require_metadata: [user],";
+    let function = with("name: f,", keys).unwrap().config.functions.remove(0);
+    let rate = Some(crate::limits::Rate { count: 100, per: Duration::from_secs(60) });
+    assert_eq!(function.limits, crate::limits::Config { concurrency: Some(8), rate, adaptive: true });
+    assert_eq!(function.require_metadata, ["user"]);
+}
+
+#[test]
+fn a_digest_tells_which_sections_changed() {
+    let digest = |text: &str, n: &str| parse(text, &|name| (name == "N").then(|| n.to_owned())).unwrap().digest;
+    let before = digest("telemetry: { log: json }\nworker: { concurrency: \"${N}\" }", "5");
+    assert_eq!(before, digest("telemetry: { log: json }\nworker: { concurrency: \"${N}\" }", "5"));
+    let spaced = digest("telemetry: {log: json}\nworker: { concurrency: \"${N}\" }", "5");
+    assert!(spaced != before && spaced.changed(&before).is_empty());
+    assert_eq!(digest("telemetry: { log: json }\nworker: { concurrency: \"${N}\" }", "6").changed(&before), ["worker"]);
+    assert_eq!(
+        digest("retry: { max: 5m }\ntelemetry: { log: text }", "5").changed(&before),
+        ["retry", "telemetry", "worker"]
+    );
 }
 
 #[test]

@@ -19,7 +19,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Call, CommandConfig, Error, Handler};
+use super::{Call, CommandConfig, Error, Handler, Response, output};
 use crate::session::Output;
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -69,7 +69,7 @@ impl Handler for Command {
         match timeout(limit, running.finish(call.arguments.text().as_bytes(), self.config.max_output)).await {
             Ok(finished) => {
                 running.stop_rest().await;
-                finished?.output()
+                finished?.output(self.config.response)
             }
             Err(_) => {
                 running.stop().await;
@@ -197,14 +197,14 @@ impl Drop for KillOnDrop {
 }
 
 impl Finished {
-    fn output(self) -> Result<Output, Error> {
+    fn output(self, response: Response) -> Result<Output, Error> {
         let said = format!("{} bytes on standard error", self.stderr_bytes);
         match self.status.code() {
-            Some(0) => {
-                let text = String::from_utf8_lossy(&self.stdout);
-                let text = text.strip_suffix('\n').map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
-                Ok(Output::Text(text.to_owned()))
+            Some(0) if response == Response::Text => {
+                let line = self.stdout.strip_suffix(b"\n").map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+                output::read(response, line.unwrap_or(&self.stdout))
             }
+            Some(0) => output::read(response, &self.stdout),
             Some(TRY_AGAIN) => Err(Error::retryable(format!("exit status {TRY_AGAIN} (try again), {said}"))),
             Some(code) => Err(Error::fatal(format!("exit status {code}, {said}"))),
             // Out of memory, or an operator: the next attempt may do better.

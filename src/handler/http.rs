@@ -3,7 +3,6 @@
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use jiff::{Timestamp, tz::Offset};
 use reqwest::{
@@ -14,10 +13,10 @@ use secrecy::ExposeSecret;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{Body, Call, Error, Handler, HttpConfig, Response};
+use super::{Body, Call, Error, Handler, HttpConfig, Response, output};
 use crate::{
     http::{BodyError, Client, describe, read_capped, retry_after},
-    session::{Output, Part},
+    session::Output,
 };
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -54,8 +53,11 @@ impl Http {
         let request = self.client.post(self.url.clone()).headers(self.headers_for(call)).body(self.body_for(call, now));
         let response = request.send().await.map_err(|e| Error::retryable(describe(&e)))?;
         match response.status() {
+            StatusCode::ACCEPTED if call.result_url.is_some() => return Err(Error::Later),
             StatusCode::ACCEPTED => {
-                return Err(Error::fatal("the handler answered 202 (later), which is not taken: answer 200"));
+                let detail =
+                    "the handler answered 202 (later), but has no address for its result: set ingress.public_url";
+                return Err(Error::fatal(detail));
             }
             status if status.is_success() => {}
             status => return Err(refused(status, response.headers(), now)),
@@ -77,6 +79,9 @@ impl Http {
         insert(IDEMPOTENCY_KEY, &call.key.handler_idempotency_key());
         insert("actiond-function", &call.function);
         insert("actiond-attempt", &call.attempt.to_string());
+        if let Some(url) = &call.result_url {
+            insert("actiond-result-url", url);
+        }
         if let Some(traceparent) = &call.traceparent {
             insert("traceparent", traceparent);
         }
@@ -94,13 +99,9 @@ impl Http {
         match (self.response, image) {
             // Nothing to say is a success in every form.
             _ if body.is_empty() => Ok(Output::Text(String::new())),
-            (Response::Content, _) => content(&body),
-            (Response::Text, Some(image)) => {
-                let image_url = format!("data:{image};base64,{}", BASE64_STANDARD.encode(body));
-                Ok(Output::Content(vec![Part::Image { image_url }]))
-            }
-            // What is no UTF-8 becomes U+FFFD: a result is text.
-            (Response::Text, None) => Ok(Output::Text(String::from_utf8_lossy(&body).into_owned())),
+            (Response::Content | Response::Image, _) => output::read(self.response, &body),
+            (Response::Text, Some(image)) => Ok(output::image(&image, &body)),
+            (Response::Text, None) => output::read(Response::Text, &body),
         }
     }
 }
@@ -160,6 +161,8 @@ struct Context<'a> {
     call_id: &'a str,
     attempt: u32,
     idempotency_key: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result_url: Option<&'a str>,
 }
 
 fn envelope(call: &Call, now: SystemTime) -> String {
@@ -181,6 +184,7 @@ fn envelope(call: &Call, now: SystemTime) -> String {
             call_id: &call.key.call_id,
             attempt: call.attempt,
             idempotency_key: call.key.handler_idempotency_key(),
+            result_url: call.result_url.as_deref(),
         },
     };
     serde_json::to_string(&envelope).unwrap_or_default()
@@ -195,7 +199,8 @@ fn moment(now: SystemTime) -> String {
 fn refused(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Error {
     let detail = format!("the handler answered {}", status.as_u16());
     match status.as_u16() {
-        408 | 425 | 429 | 500..=599 => Error::Retryable { detail, after: retry_after(headers, now) },
+        429 | 503 => Error::Overloaded { detail, after: retry_after(headers, now) },
+        408 | 425 | 500..=599 => Error::Retryable { detail, after: retry_after(headers, now) },
         _ => Error::fatal(detail),
     }
 }
@@ -214,19 +219,6 @@ fn image_type(content_type: Option<&HeaderValue>) -> Option<String> {
     let subtype = essence.strip_prefix("image/")?;
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"+-.".contains(&b);
     (!subtype.is_empty() && subtype.bytes().all(plain)).then_some(essence)
-}
-
-fn content(body: &[u8]) -> Result<Output, Error> {
-    let parts: Vec<Part> = serde_json::from_slice(body)
-        .map_err(|_| Error::fatal("the answer is not an array of input_text and input_image parts"))?;
-    let sendable = |part: &Part| match part {
-        Part::Text { .. } => true,
-        Part::Image { image_url } => image_url.starts_with("https://") || image_url.starts_with("data:image/"),
-    };
-    match parts.iter().all(sendable) {
-        true => Ok(Output::Content(parts)),
-        false => Err(Error::fatal("an image_url of the answer is neither https: nor data:image/")),
-    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use reqwest::{
 use secrecy::{ExposeSecret, SecretString};
 use tracing::{debug, warn};
 
-use super::{Error, Page, Platform, Submission, Submitted};
+use super::{Error, Flavor, Page, Platform, Submission, Submitted};
 use crate::{
     http::{read_capped, retry_after},
     session::{CallKey, Session, SessionKey, ToolResult},
@@ -43,6 +43,7 @@ pub struct AgentsApi {
     base_url: String,
     headers: HeaderMap,
     client: Client,
+    flavor: Flavor,
 }
 
 impl AgentsApi {
@@ -60,7 +61,18 @@ impl AgentsApi {
             .map_err(|_| "api_key: has characters that no header can carry".to_owned())?;
         authorization.set_sensitive(true);
         let headers = HeaderMap::from_iter([(AUTHORIZATION, authorization), (USER_AGENT, AGENT), BETA]);
-        Ok(Self { name: name.into(), base_url: url.as_str().trim_end_matches('/').to_owned(), headers, client })
+        Ok(Self {
+            name: name.into(),
+            base_url: url.as_str().trim_end_matches('/').to_owned(),
+            headers,
+            client,
+            flavor: Flavor::OpenAi,
+        })
+    }
+
+    /// Speaks to a platform that differs from OpenAI.
+    pub fn with_flavor(self, flavor: Flavor) -> Self {
+        Self { flavor, ..self }
     }
 
     /// Reads a session's resource as the API answers it; `None` where the text is none. What one required action carries
@@ -121,6 +133,10 @@ impl Platform for AgentsApi {
         }
         let body = self.get(&url, MAX_LIST).await?;
         Self::parse_page(&self.name, &body).ok_or_else(|| unreadable("the answer is no list of sessions"))
+    }
+
+    fn fitting(&self, result: ToolResult) -> ToolResult {
+        self.flavor.fitting(result)
     }
 
     fn encode(&self, call: &CallKey, result: &ToolResult, generation: u32) -> Submission {

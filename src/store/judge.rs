@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Claim, ClaimRequest, Lease, Stored, Transition, Unfinished};
+use super::{Arrival, Arrived, Claim, ClaimRequest, Due, Lease, Stored, Transition, Unfinished};
 use crate::session::{CallKey, IfInterrupted, Submission};
 
 /// One row of `calls`.
@@ -70,6 +70,15 @@ pub(super) fn judge(request: &ClaimRequest, row: &Row, now: i64) -> Verdict {
     }
 }
 
+/// What an arrival means that could not be stored: `row` is what stands there.
+pub(super) fn judge_late(arrival: &Arrival, row: Option<&Row>) -> Arrived {
+    match row {
+        None => Arrived::Unknown,
+        Some(row) if row.body.as_deref() == Some(&arrival.submission.body) => Arrived::Repeated,
+        Some(_) => Arrived::Late,
+    }
+}
+
 impl Row {
     fn stored(&self, key: &CallKey) -> Option<Stored> {
         Some(Stored {
@@ -89,6 +98,19 @@ impl Row {
     }
 }
 
+impl Arrival {
+    /// Its session is to be looked at now.
+    pub(super) fn due(&self) -> Due {
+        Due {
+            session: self.key.session.clone(),
+            after: Duration::ZERO,
+            tries: 1,
+            accepted_at: self.at,
+            traceparent: None,
+        }
+    }
+}
+
 impl ClaimRequest {
     /// The lease of whoever claims a call that nobody claimed before.
     pub(super) fn first_lease(&self) -> Lease {
@@ -103,6 +125,8 @@ pub(super) struct Move {
     pub(super) until: i64,
     /// 1 where a submission was accepted.
     pub(super) accepted: i64,
+    /// -1 where the attempt did not take place.
+    pub(super) attempts: i64,
 }
 
 impl Move {
@@ -110,13 +134,15 @@ impl Move {
         let (state, until, accepted) = match transition {
             Transition::Renewed(lease) => ("claimed", in_millis(lease), 0),
             Transition::Released => ("claimed", 0, 0),
-            Transition::Retrying(after) => ("retrying", in_millis(after), 0),
+            Transition::Waiting => ("waiting", 0, 0),
+            Transition::Postponed(after) | Transition::Retrying(after) => ("retrying", in_millis(after), 0),
             Transition::Submitted(confirm) => ("submitted", in_millis(confirm), 1),
             Transition::Settled => ("settled", 0, 1),
             Transition::Refused => ("refused", 0, 0),
             Transition::Obsolete => ("obsolete", 0, 0),
         };
-        Self { state, until, accepted }
+        let attempts = if matches!(transition, Transition::Postponed(_)) { -1 } else { 0 };
+        Self { state, until, accepted, attempts }
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Claim, ClaimRequest, Completion, Due, Mark, Result, Store, Taken, Unfinished, group::Group};
+use super::{
+    Arrival, Arrived, Claim, ClaimRequest, Completion, Due, Mark, Result, Store, Taken, Unfinished, group::Group,
+};
 use crate::session::SessionKey;
 
 /// Questions that share one statement at most.
@@ -63,6 +65,14 @@ impl Ledger {
 
     pub async fn postpone(&self, due: Due) -> Result<()> {
         self.groups.dues.ask(due).await
+    }
+
+    pub async fn arrive(&self, arrival: &Arrival) -> Result<Arrived> {
+        self.store.arrive(arrival).await
+    }
+
+    pub async fn secret(&self, name: &str, fresh: &[u8]) -> Result<Vec<u8>> {
+        self.store.secret(name, fresh).await
     }
 
     pub async fn unfinished(&self, session: &SessionKey) -> Result<Vec<Unfinished>> {

@@ -11,9 +11,9 @@ use sqlx::{
 };
 
 use super::{
-    CallRow, Claim, ClaimRequest, Completion, Config, Due, Error, Filter, Mark, Reset, Result, Store, Taken,
-    Unfinished,
-    judge::{Move, Row, Verdict, in_millis, judge},
+    Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Config, Due, Error, Filter, Mark, Reset, Result, Store,
+    Taken, Unfinished,
+    judge::{Move, Row, Verdict, in_millis, judge, judge_late},
 };
 use crate::session::{CallKey, SessionKey};
 
@@ -138,9 +138,32 @@ impl Store for Postgres {
             .bind(moves.iter().map(|m| m.until).collect::<Vec<_>>())
             .bind(moves.iter().map(|m| m.accepted).collect::<Vec<_>>())
             .bind(marks.iter().map(|m| clean(m.detail.as_deref())).collect::<Vec<_>>())
+            .bind(moves.iter().map(|m| m.attempts).collect::<Vec<_>>())
             .fetch_all(&self.pool)
             .await?;
         places(&done, marks.len())
+    }
+
+    async fn arrive(&self, arrival: &Arrival) -> Result<Arrived> {
+        let mut transaction = self.pool.begin().await?;
+        let stored = bind_key(sqlx::query(sql::ARRIVE), &arrival.key)
+            .bind(arrival.success)
+            .bind(arrival.submission.body.as_slice())
+            .bind(&arrival.submission.idempotency_key)
+            .fetch_optional(&mut *transaction)
+            .await?;
+        if let Some(row) = stored {
+            postpone(&mut *transaction, &[arrival.due()]).await?;
+            transaction.commit().await?;
+            return Ok(Arrived::Stored { function: row.try_get("function")? });
+        }
+        let row = bind_key(sqlx::query(sql::READ), &arrival.key).fetch_optional(&mut *transaction).await?;
+        Ok(judge_late(arrival, row.as_ref().map(read_row).transpose()?.as_ref()))
+    }
+
+    async fn secret(&self, name: &str, fresh: &[u8]) -> Result<Vec<u8>> {
+        sqlx::query(sql::NEW_SECRET).bind(name).bind(fresh).execute(&self.pool).await?;
+        Ok(sqlx::query(sql::SECRET).bind(name).fetch_one(&self.pool).await?.try_get(0)?)
     }
 
     async fn unfinished(&self, session: &SessionKey) -> Result<Vec<Unfinished>> {
@@ -177,19 +200,7 @@ impl Store for Postgres {
     }
 
     async fn postpone(&self, dues: &[Due]) -> Result<()> {
-        let mut sorted: Vec<&Due> = dues.iter().collect();
-        sorted.sort_by(|a, b| (&a.session, a.after).cmp(&(&b.session, b.after)));
-        sorted.dedup_by(|a, b| a.session == b.session);
-        sqlx::query(sql::POSTPONE)
-            .bind(sorted.iter().map(|d| &*d.session.platform).collect::<Vec<_>>())
-            .bind(sorted.iter().map(|d| &*d.session.session).collect::<Vec<_>>())
-            .bind(sorted.iter().map(|d| in_millis(d.after)).collect::<Vec<_>>())
-            .bind(sorted.iter().map(|d| i64::from(d.tries)).collect::<Vec<_>>())
-            .bind(sorted.iter().map(|d| d.accepted_at).collect::<Vec<_>>())
-            .bind(sorted.iter().map(|d| d.traceparent.as_deref()).collect::<Vec<_>>())
-            .execute(&self.pool)
-            .await?;
-        Ok(())
+        postpone(&self.pool, dues).await
     }
 
     async fn due(&self, limit: usize, hold: Duration) -> Result<Vec<Taken>> {
@@ -246,6 +257,22 @@ impl Store for Postgres {
     async fn revive(&self, session: &SessionKey, deadline: Duration) -> Result<()> {
         operator::revive(&self.pool, session, deadline).await
     }
+}
+
+async fn postpone(db: impl sqlx::PgExecutor<'_>, dues: &[Due]) -> Result<()> {
+    let mut sorted: Vec<&Due> = dues.iter().collect();
+    sorted.sort_by(|a, b| (&a.session, a.after).cmp(&(&b.session, b.after)));
+    sorted.dedup_by(|a, b| a.session == b.session);
+    sqlx::query(sql::POSTPONE)
+        .bind(sorted.iter().map(|d| &*d.session.platform).collect::<Vec<_>>())
+        .bind(sorted.iter().map(|d| &*d.session.session).collect::<Vec<_>>())
+        .bind(sorted.iter().map(|d| in_millis(d.after)).collect::<Vec<_>>())
+        .bind(sorted.iter().map(|d| i64::from(d.tries)).collect::<Vec<_>>())
+        .bind(sorted.iter().map(|d| d.accepted_at).collect::<Vec<_>>())
+        .bind(sorted.iter().map(|d| d.traceparent.as_deref()).collect::<Vec<_>>())
+        .execute(db)
+        .await?;
+    Ok(())
 }
 
 /// The four key columns of a batch.

@@ -16,8 +16,9 @@ use statements as sql;
 
 pub use self::database::Database;
 use super::{
-    CallRow, Claim, ClaimRequest, Completion, Due, Error, Filter, Mark, Reset, Result, Store, Taken, Unfinished,
-    judge::{Move, Row, Verdict, in_millis, judge},
+    Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Due, Error, Filter, Mark, Reset, Result, Store, Taken,
+    Unfinished,
+    judge::{Move, Row, Verdict, in_millis, judge, judge_late},
 };
 use crate::session::{CallKey, SessionKey};
 
@@ -94,6 +95,23 @@ impl Store for Sqlite {
             .await
     }
 
+    async fn arrive(&self, arrival: &Arrival) -> Result<Arrived> {
+        let arrival = arrival.clone();
+        self.database.write(|db| Box::pin(async move { arrive(db, &arrival).await })).await
+    }
+
+    async fn secret(&self, name: &str, fresh: &[u8]) -> Result<Vec<u8>> {
+        let (name, fresh) = (name.to_owned(), fresh.to_vec());
+        self.database
+            .write(|db| {
+                Box::pin(async move {
+                    sqlx::query(sql::NEW_SECRET).bind(&name).bind(fresh).execute(&mut *db).await?;
+                    Ok(sqlx::query(sql::SECRET).bind(&name).fetch_one(db).await?.try_get(0)?)
+                })
+            })
+            .await
+    }
+
     async fn unfinished(&self, session: &SessionKey) -> Result<Vec<Unfinished>> {
         let rows = sqlx::query(sql::UNFINISHED)
             .bind(&*session.platform)
@@ -151,15 +169,7 @@ impl Store for Sqlite {
                 Box::pin(async move {
                     let now = clock(db).await?;
                     for due in &dues {
-                        sqlx::query(sql::POSTPONE)
-                            .bind(&*due.session.platform)
-                            .bind(&*due.session.session)
-                            .bind(now.saturating_add(in_millis(due.after)))
-                            .bind(i64::from(due.tries))
-                            .bind(due.accepted_at)
-                            .bind(due.traceparent.as_deref())
-                            .execute(&mut *db)
-                            .await?;
+                        postpone(db, due, now).await?;
                     }
                     Ok(())
                 })
@@ -271,7 +281,7 @@ async fn complete(db: &mut SqliteConnection, completion: &Completion, now: i64) 
 }
 
 async fn apply(db: &mut SqliteConnection, mark: &Mark, now: i64) -> Result<bool> {
-    let Move { state, until, accepted } = Move::of(mark.transition);
+    let Move { state, until, accepted, attempts } = Move::of(mark.transition);
     let done = bind_key(sqlx::query(sql::MARK), &mark.key)
         .bind(mark.fence)
         .bind(state)
@@ -279,9 +289,40 @@ async fn apply(db: &mut SqliteConnection, mark: &Mark, now: i64) -> Result<bool>
         .bind(accepted)
         .bind(&mark.detail)
         .bind(now)
+        .bind(attempts)
         .execute(db)
         .await?;
     Ok(done.rows_affected() == 1)
+}
+
+async fn postpone(db: &mut SqliteConnection, due: &Due, now: i64) -> Result<()> {
+    sqlx::query(sql::POSTPONE)
+        .bind(&*due.session.platform)
+        .bind(&*due.session.session)
+        .bind(now.saturating_add(in_millis(due.after)))
+        .bind(i64::from(due.tries))
+        .bind(due.accepted_at)
+        .bind(due.traceparent.as_deref())
+        .execute(db)
+        .await?;
+    Ok(())
+}
+
+async fn arrive(db: &mut SqliteConnection, arrival: &Arrival) -> Result<Arrived> {
+    let now = clock(db).await?;
+    let stored = bind_key(sqlx::query(sql::ARRIVE), &arrival.key)
+        .bind(arrival.success)
+        .bind(arrival.submission.body.as_slice())
+        .bind(&arrival.submission.idempotency_key)
+        .bind(now)
+        .fetch_optional(&mut *db)
+        .await?;
+    if let Some(row) = stored {
+        postpone(db, &arrival.due(), now).await?;
+        return Ok(Arrived::Stored { function: row.try_get("function")? });
+    }
+    let row = bind_key(sqlx::query(sql::READ), &arrival.key).fetch_optional(db).await?;
+    Ok(judge_late(arrival, row.as_ref().map(read_row).transpose()?.as_ref()))
 }
 
 type SqliteQuery<'q> = sqlx::query::Query<'q, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>;

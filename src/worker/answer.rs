@@ -41,9 +41,6 @@ const INTERRUPTED: &str =
 /// A handler that took longer than this has its call looked up again before the result is submitted.
 const STALE: Duration = Duration::from_secs(5);
 
-/// How long a call waits for one of its function's slots before it lets others have the worker.
-const SLOT_WAIT: Duration = Duration::from_secs(1);
-
 pub(super) async fn answer(
     worker: &Worker,
     account: &Account,
@@ -60,12 +57,8 @@ pub(super) async fn answer(
             return Ok(Answer::Ended);
         }
     }
-    let slots = function.as_ref().and_then(|f| f.slots.clone());
-    let _slot = match slots {
-        Some(slots) => match tokio::time::timeout(SLOT_WAIT, slots.acquire_owned()).await {
-            Ok(slot) => slot.ok(),
-            Err(_) => return Ok(Answer::Again(SLOT_WAIT)),
-        },
+    let result_url = match &worker.addresses {
+        Some(addresses) => Some(addresses.url(&call.key).await?),
         None => None,
     };
     let request = ClaimRequest {
@@ -80,7 +73,10 @@ pub(super) async fn answer(
     let started = Instant::now();
     let finished = match claim {
         Claim::Run(lease) => match function {
-            Some(function) => run(worker, account, &function, session, &call, lease, action).await,
+            Some(function) => {
+                let asked = Asked { account, session, call: &call, action, result_url };
+                run(worker, &function, asked, lease).await
+            }
             None => Ran::Finished(lease, ToolResult::Error(unknown(&call.name)), Some("not registered".to_owned())),
         },
         Claim::Interrupted(lease) => {
@@ -97,6 +93,7 @@ pub(super) async fn answer(
     };
     match finished {
         Ran::Finished(lease, result, detail) => {
+            let result = account.platform.fitting(result);
             let outcome = if matches!(result, ToolResult::Success(_)) { "success" } else { "error" };
             worker.metrics.call(&account.name, &call.name, outcome);
             let Some(stored) = complete(worker, account, &call, lease, &result, detail).await else {
@@ -152,16 +149,19 @@ enum Ran {
     Gone(Lease),
 }
 
+/// A call, and what is known around it.
+struct Asked<'a> {
+    account: &'a Account,
+    session: &'a Session,
+    call: &'a FunctionCall,
+    action: &'a ActionRequired,
+    /// Where its result may be posted.
+    result_url: Option<String>,
+}
+
 /// Validates the arguments and runs the handler under the lease.
-async fn run(
-    worker: &Worker,
-    account: &Account,
-    function: &Arc<Function>,
-    session: &Session,
-    call: &FunctionCall,
-    lease: Lease,
-    action: &ActionRequired,
-) -> Ran {
+async fn run(worker: &Worker, function: &Arc<Function>, asked: Asked<'_>, lease: Lease) -> Ran {
+    let Asked { account, session, call, action, result_url } = asked;
     let arguments = Arguments::parse(call.arguments.as_deref())
         .and_then(|arguments| function.schema.check(&arguments).map(|()| arguments));
     let arguments = match arguments {
@@ -169,6 +169,13 @@ async fn run(
         Err(sentence) => {
             return Ran::Finished(lease, ToolResult::Error(sentence), Some("invalid arguments".to_owned()));
         }
+    };
+    if let Err(sentence) = function.may_call(&lease.key.session.platform, &arguments, &session.metadata) {
+        return Ran::Finished(lease, ToolResult::Error(sentence), Some("not allowed".to_owned()));
+    }
+    let slot = match function.limits.enter(Instant::now()) {
+        Ok(slot) => slot,
+        Err(wait) => return postpone(worker, lease, wait).await,
     };
     let span =
         tracing::info_span!("handler", function = call.name, call.id = %call.key.call_id, attempt = lease.attempt);
@@ -180,12 +187,18 @@ async fn run(
         deadline: SystemTime::now().checked_add(lease.deadline),
         metadata: session.metadata.clone(),
         traceparent: span.in_scope(crate::telemetry::traceparent).or_else(|| action.traceparent.clone()),
+        result_url,
     };
     let started = Instant::now();
     worker.metrics.in_flight(1);
     let ended = hold(worker, account, &lease, function.handler.call(&handled)).instrument(span.clone()).await;
     worker.metrics.in_flight(-1);
     worker.metrics.handler(&call.name, started.elapsed().as_secs_f64());
+    match &ended {
+        Held::Ended(Err(handler::Error::Overloaded { after, .. })) => slot.overloaded(*after, Instant::now()),
+        Held::Ended(_) => slot.answered(Instant::now()),
+        _ => drop(slot),
+    }
     let _entered = span.enter();
     match ended {
         Held::Ended(Ok(output)) => Ran::Finished(lease, ToolResult::Success(output), None),
@@ -194,9 +207,15 @@ async fn run(
             let sentence = message.unwrap_or_else(|| FAILED.to_owned());
             Ran::Finished(lease, ToolResult::Error(sentence), Some(detail))
         }
-        Held::Ended(Err(handler::Error::Retryable { detail, after })) => {
+        Held::Ended(Err(
+            handler::Error::Retryable { detail, after } | handler::Error::Overloaded { detail, after },
+        )) => {
             drop(_entered);
             retry(worker, function, lease, detail, after).await
+        }
+        Held::Ended(Err(handler::Error::Later)) => {
+            drop(_entered);
+            wait(worker, function, lease).await
         }
         Held::Expired => {
             Ran::Finished(lease, ToolResult::Error(EXPIRED.to_owned()), Some("deadline passed".to_owned()))
@@ -277,6 +296,31 @@ async fn retry(worker: &Worker, function: &Function, lease: Lease, detail: Strin
     }
 }
 
+/// The function's limits let nothing start now: the call goes back into the line, and takes no room meanwhile.
+async fn postpone(worker: &Worker, lease: Lease, wait: Duration) -> Ran {
+    let wait = wait.min(lease.deadline);
+    tracing::debug!(call.id = %lease.key.call_id, ?wait, "the function's limits are reached");
+    let mark = Mark { key: lease.key, fence: lease.fence, transition: Transition::Postponed(wait), detail: None };
+    match persist(worker, || worker.ledger.mark(mark.clone())).await {
+        Some(true) => Ran::Again(wait),
+        Some(false) | None => Ran::Again(Duration::ZERO),
+    }
+}
+
+/// Notes that the result comes later. Whoever waits for it is woken by its arrival, or at the deadline.
+async fn wait(worker: &Worker, function: &Function, lease: Lease) -> Ran {
+    let mark = Mark { key: lease.key, fence: lease.fence, transition: Transition::Waiting, detail: None };
+    match persist(worker, || worker.ledger.mark(mark.clone())).await {
+        Some(true) => {
+            tracing::info!(call.id = %mark.key.call_id, "the result comes later");
+            worker.metrics.call(&mark.key.session.platform, &function.name, "waiting");
+            Ran::Again(lease.deadline)
+        }
+        // It is there already.
+        Some(false) | None => Ran::Again(Duration::ZERO),
+    }
+}
+
 /// Gives a claim back at shutdown; whoever looks next judges it at once.
 async fn release(worker: &Worker, lease: Lease) {
     let mark = Mark { key: lease.key, fence: lease.fence, transition: Transition::Released, detail: None };
@@ -305,7 +349,7 @@ async fn complete(
     match persist(worker, || worker.ledger.complete(completion.clone())).await {
         Some(true) => Some(stored),
         Some(false) => {
-            tracing::warn!(call.id = %call.key.call_id, "a result came too late: somebody else holds the call");
+            tracing::warn!(call.id = %call.key.call_id, "a result came too late: somebody else holds the call, or another result came");
             None
         }
         None => None,

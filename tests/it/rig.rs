@@ -82,13 +82,21 @@ pub(crate) struct Setup {
     pair: Pair,
     functions: String,
     extra: String,
+    platform: String,
     queue_url: Option<String>,
     store_url: Option<String>,
 }
 
 impl Setup {
     pub(crate) fn new(pair: Pair) -> Self {
-        Self { pair, functions: String::new(), extra: String::new(), queue_url: None, store_url: None }
+        Self {
+            pair,
+            functions: String::new(),
+            extra: String::new(),
+            platform: String::new(),
+            queue_url: None,
+            store_url: None,
+        }
     }
 
     /// An http function of that name with any arguments; `keys` are further YAML lines of it, one per line.
@@ -114,6 +122,12 @@ impl Setup {
     pub(crate) fn extra(mut self, yaml: &str) -> Self {
         self.extra += yaml;
         self.extra += "\n";
+        self
+    }
+
+    /// Further YAML keys of the platform, in one line.
+    pub(crate) fn platform(mut self, key: &str) -> Self {
+        self.platform += &format!("    {key}\n");
         self
     }
 
@@ -161,7 +175,7 @@ impl Setup {
 
         let (queue, store) = self.services(&folder).await;
         let config = format!(
-            "ingress: {{ listen: \"{ingress_at}\" }}\n\
+            "ingress: {{ listen: \"{ingress_at}\", public_url: \"http://{ingress_at}\" }}\n\
              admin: {{ listen: \"127.0.0.1:0\" }}\n\
              queue: {queue}\n\
              store: {store}\n\
@@ -169,8 +183,9 @@ impl Setup {
              retry: {{ initial: 50ms, max: 500ms }}\n\
              {extra}\
              platforms:\n  - name: openai\n    type: agents_api\n    base_url: \"http://{platform_at}/v1\"\n    \
-             api_key: sk-test\n    webhook: {{ scheme: standard, secrets: [\"{secret}\"] }}\n\
+             api_key: sk-test\n    webhook: {{ scheme: standard, secrets: [\"{secret}\"] }}\n{platform}\
              functions:\n{functions}",
+            platform = self.platform,
             extra = self.extra,
             functions = self.functions.replace("HANDLER", &handler_at.to_string()),
         );
@@ -250,9 +265,8 @@ impl Rig {
 
     /// The program's config, for its other commands.
     pub(crate) fn config_file(&self) -> String {
-        let file = format!("{}/actiond.yaml", self.folder.path());
-        std::fs::write(&file, &self.config).unwrap();
-        file
+        std::fs::write(self.file(), &self.config).unwrap();
+        self.file()
     }
 
     /// Changes the config that the next process starts with.
@@ -264,6 +278,11 @@ impl Rig {
     /// The platform's, as its clients know it.
     pub(crate) fn base_url(&self) -> String {
         format!("http://{}/v1", self.platform_at)
+    }
+
+    /// The config file of the processes.
+    pub(crate) fn file(&self) -> String {
+        format!("{}/actiond.yaml", self.folder.path())
     }
 
     pub(crate) fn faults(&self, change: impl FnOnce(&mut Faults)) {
@@ -460,6 +479,24 @@ impl Daemon {
         }
     }
 
+    /// Waits until a line of the log holds the text.
+    pub(crate) async fn told(&self, text: &str) {
+        let wait = async {
+            while !self.log.lock().unwrap().iter().any(|line| line.contains(text)) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, wait).await.is_err() {
+            panic!("{text} is not logged:\n{}", self.log.lock().unwrap().join("\n"));
+        }
+    }
+
+    /// SIGHUP.
+    pub(crate) fn hang_up(&self) {
+        let pid = rustix::process::Pid::from_raw(self.child.id().unwrap() as i32).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    }
+
     /// SIGKILL.
     pub(crate) async fn kill(mut self) {
         self.child.kill().await.unwrap();
@@ -488,6 +525,8 @@ pub(crate) struct Handler {
 pub(crate) struct Request {
     pub(crate) name: String,
     pub(crate) key: String,
+    /// Where its result may be posted.
+    pub(crate) result_url: String,
     pub(crate) body: Vec<u8>,
 }
 
@@ -546,8 +585,9 @@ async fn handle(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    let key = headers.get("idempotency-key").map(|key| key.to_str().unwrap().to_owned()).unwrap_or_default();
-    handler.requests.lock().unwrap().push(Request { name: name.clone(), key, body: body.to_vec() });
+    let header = |name| headers.get(name).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
+    let (key, result_url) = (header("idempotency-key"), header("actiond-result-url"));
+    handler.requests.lock().unwrap().push(Request { name: name.clone(), key, result_url, body: body.to_vec() });
     handler.changed.notify_waiters();
     loop {
         let changed = handler.changed.notified();

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use actiond::{
     session::{CallKey, IfInterrupted, SessionKey, Submission},
     store::{
-        Claim, ClaimRequest, Completion, Config, Database, Due, Filter, Lease, Mark, Postgres, Reset, Sqlite, Store,
-        Stored, Transition,
+        Arrival, Arrived, Claim, ClaimRequest, Completion, Config, Database, Due, Filter, Lease, Mark, Postgres, Reset,
+        Sqlite, Store, Stored, Transition,
     },
 };
 use secrecy::SecretString;
@@ -37,6 +37,7 @@ over_every_store!(
     a_late_writer_cannot_overwrite,
     a_stored_result_is_answered_to_every_later_claim,
     a_retry_is_busy_until_its_time,
+    a_postponed_call_has_not_been_attempted,
     a_deadline_that_passed_ends_the_call,
     a_submitted_call_is_left_alone_until_it_must_be_confirmed,
     a_larger_generation_replaces_a_result,
@@ -54,6 +55,11 @@ over_every_store!(
     a_call_that_changed_meanwhile_is_left_alone,
     a_revived_session_has_fresh_attempts_and_time_but_its_leases_hold,
     the_oldest_pending_session_has_an_age,
+    a_waiting_call_is_held_until_its_deadline,
+    a_result_that_arrives_is_stored_once_and_makes_its_session_due,
+    a_result_may_arrive_before_its_handler_has_said_that_it_comes_later,
+    a_result_that_arrives_too_late_is_not_stored,
+    a_secret_is_the_same_for_everybody,
 );
 
 async fn sqlite_store() -> (Arc<dyn Store>, tempdir::Folder) {
@@ -200,6 +206,15 @@ async fn a_retry_is_busy_until_its_time(store: Arc<dyn Store>) {
     assert!(matches!(claim(&store, takeover).await, Claim::Busy(left) if left > LONG / 2));
     assert!(mark(&store, &lease, Transition::Retrying(Duration::ZERO)).await);
     assert_eq!(run(&store, request("call_1")).await.attempt, 2);
+}
+
+async fn a_postponed_call_has_not_been_attempted(store: Arc<dyn Store>) {
+    let lease = run(&store, request("call_1")).await;
+    assert!(mark(&store, &lease, Transition::Postponed(LONG)).await);
+    assert!(matches!(claim(&store, request("call_1")).await, Claim::Busy(left) if left > LONG / 2));
+    assert!(mark(&store, &lease, Transition::Retrying(Duration::ZERO)).await);
+    let lease = run(&store, request("call_1")).await;
+    assert_eq!((lease.fence, lease.attempt), (2, 1));
 }
 
 async fn a_deadline_that_passed_ends_the_call(store: Arc<dyn Store>) {
@@ -503,4 +518,73 @@ async fn the_oldest_pending_session_has_an_age(store: Arc<dyn Store>) {
         .unwrap();
     let age = store.oldest_pending().await.unwrap().unwrap();
     assert!(age >= LONG - Duration::from_secs(5) && age < LONG * 2, "{age:?}");
+}
+
+fn arrival(call: &str, body: &[u8]) -> Arrival {
+    let key = request(call).key;
+    let submission = Submission { body: body.to_vec(), idempotency_key: key.submission_idempotency_key(0) };
+    Arrival { key, success: true, submission, at: 7 }
+}
+
+async fn a_waiting_call_is_held_until_its_deadline(store: Arc<dyn Store>) {
+    let lease = run(&store, request("call_1")).await;
+    assert!(mark(&store, &lease, Transition::Waiting).await);
+    let takeover = ClaimRequest { takeover: true, ..request("call_1") };
+    assert!(matches!(claim(&store, takeover).await, Claim::Held(left) if left > LONG * 59));
+
+    let short = ClaimRequest { deadline: Duration::ZERO, ..request("call_2") };
+    let lease = run(&store, short).await;
+    assert!(mark(&store, &lease, Transition::Waiting).await);
+    let Claim::Expired(lease) = claim(&store, request("call_2")).await else { panic!("the deadline ends it") };
+    assert!(complete(&store, result(&lease, b"too late")).await);
+}
+
+async fn a_result_that_arrives_is_stored_once_and_makes_its_session_due(store: Arc<dyn Store>) {
+    let lease = run(&store, request("call_1")).await;
+    assert!(mark(&store, &lease, Transition::Waiting).await);
+    store.postpone(&[due("sess_1", LONG)]).await.unwrap();
+    assert_eq!(store.overdue().await.unwrap(), 0);
+
+    let stored = Arrived::Stored { function: "f".to_owned() };
+    assert_eq!(store.arrive(&arrival("call_1", b"done")).await.unwrap(), stored);
+    assert_eq!(store.due(8, LONG).await.unwrap().len(), 1);
+    assert_eq!(store.arrive(&arrival("call_1", b"done")).await.unwrap(), Arrived::Repeated);
+    assert_eq!(store.arrive(&arrival("call_1", b"other")).await.unwrap(), Arrived::Late);
+    assert_eq!(store.arrive(&arrival("no such call", b"done")).await.unwrap(), Arrived::Unknown);
+    let Claim::Stored(stored) = claim(&store, request("call_1")).await else { panic!("it is stored") };
+    assert_eq!((stored.fence, stored.success, &*stored.submission.body), (2, true, &b"done"[..]));
+    let settled = Mark { key: stored.key, fence: stored.fence, transition: Transition::Settled, detail: None };
+    assert_eq!(store.mark(&[settled]).await.unwrap(), [true]);
+    assert_eq!(store.arrive(&arrival("call_1", b"done")).await.unwrap(), Arrived::Repeated);
+}
+
+async fn a_result_may_arrive_before_its_handler_has_said_that_it_comes_later(store: Arc<dyn Store>) {
+    let lease = run(&store, request("call_1")).await;
+    assert!(matches!(store.arrive(&arrival("call_1", b"done")).await.unwrap(), Arrived::Stored { .. }));
+    assert!(!mark(&store, &lease, Transition::Waiting).await);
+    assert!(!mark(&store, &lease, Transition::Renewed(LONG)).await);
+    assert!(!complete(&store, result(&lease, b"mine")).await);
+    assert!(matches!(claim(&store, request("call_1")).await, Claim::Stored(s) if s.submission.body == b"done"));
+}
+
+async fn a_result_that_arrives_too_late_is_not_stored(store: Arc<dyn Store>) {
+    let short = ClaimRequest { deadline: Duration::ZERO, ..request("expired") };
+    let lease = run(&store, short).await;
+    assert!(mark(&store, &lease, Transition::Waiting).await);
+    let gone = run(&store, request("gone")).await;
+    assert!(mark(&store, &gone, Transition::Obsolete).await);
+    for call in ["expired", "gone"] {
+        assert_eq!(store.arrive(&arrival(call, b"done")).await.unwrap(), Arrived::Late, "{call}");
+    }
+    assert_eq!(store.overdue().await.unwrap(), 0);
+}
+
+async fn a_secret_is_the_same_for_everybody(store: Arc<dyn Store>) {
+    let secrets = (0..4u8).map(|n| {
+        let store = store.clone();
+        tokio::spawn(async move { store.secret("results", &[n; 32]).await.unwrap() })
+    });
+    let secrets: Vec<_> = futures_util::future::join_all(secrets).await.into_iter().map(Result::unwrap).collect();
+    assert!(secrets[0].len() == 32 && secrets.iter().all(|secret| *secret == secrets[0]), "{secrets:?}");
+    assert_ne!(store.secret("other", &[9; 32]).await.unwrap(), secrets[0]);
 }

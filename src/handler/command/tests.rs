@@ -13,6 +13,7 @@ fn config(command: &[&str]) -> CommandConfig {
         cwd: None,
         timeout: Duration::from_secs(10),
         max_output: 1024 * 1024,
+        response: Response::Text,
     }
 }
 
@@ -22,6 +23,20 @@ fn sh(script: &str) -> CommandConfig {
 
 async fn run(config: &CommandConfig) -> Result<Output, Error> {
     Command::new(config).unwrap().call(&call("{}")).await
+}
+
+#[tokio::test]
+async fn a_program_may_answer_content_or_an_image() {
+    use crate::session::Part;
+
+    let run = async |response, script| run(&CommandConfig { response, ..sh(script) }).await;
+    let content = run(Response::Content, r#"echo '[{"type":"input_text","text":"x"}]'"#).await.unwrap();
+    assert_eq!(content, Output::Content(vec![Part::Text { text: "x".into() }]));
+    assert!(matches!(run(Response::Content, "echo x").await, Err(Error::Final { .. })));
+    assert_eq!(run(Response::Content, "true").await.unwrap(), Output::Text(String::new()));
+    let image = run(Response::Image, r"printf 'GIF89a\n'").await.unwrap();
+    assert_eq!(image, Output::Content(vec![Part::Image { image_url: "data:image/gif;base64,R0lGODlhCg==".into() }]));
+    assert!(matches!(run(Response::Image, "echo x").await, Err(Error::Final { .. })));
 }
 
 async fn output(script: &str) -> String {

@@ -11,7 +11,7 @@ use tokio::{
 use super::*;
 use crate::{
     handler::tests::call,
-    session::{CallKey, SessionKey},
+    session::{CallKey, Part, SessionKey},
 };
 
 struct Seen {
@@ -137,6 +137,23 @@ async fn the_envelope_carries_the_call_and_its_context() {
     );
 }
 
+#[tokio::test]
+async fn a_handler_that_has_an_address_for_its_result_may_answer_later() {
+    let (url, mut seen) = server(202, &[], b"ignored").await;
+    let config = HttpConfig { body: Body::Protocol, ..config(url) };
+    let mut call = call("{}");
+    let later = handler(&config).call(&call).await;
+    assert!(matches!(&later, Err(Error::Final { detail, .. }) if detail.contains("ingress.public_url")), "{later:?}");
+    let Seen { headers, body } = seen.recv().await.unwrap();
+    assert!(!headers.contains_key("actiond-result-url") && !body.contains("resultUrl"));
+
+    call.result_url = Some("https://h/results/t".into());
+    assert!(matches!(handler(&config).call(&call).await, Err(Error::Later)));
+    let Seen { headers, body } = seen.recv().await.unwrap();
+    assert_eq!(headers["actiond-result-url"], "https://h/results/t");
+    assert!(body.contains(r#""resultUrl":"https://h/results/t""#), "{body}");
+}
+
 #[test]
 fn the_moment_is_in_whole_seconds_with_an_offset() {
     let now = SystemTime::UNIX_EPOCH + Duration::from_millis(1_747_539_387_999);
@@ -188,7 +205,11 @@ async fn a_content_answer_is_an_array_of_parts_or_an_error() {
 async fn a_status_says_whether_another_attempt_makes_sense() {
     for status in [408, 425, 429, 500, 502, 503, 504, 599] {
         let error = answered(status, &[], b"secret").await.unwrap_err();
-        assert!(matches!(&error, Error::Retryable { after: None, .. }), "{status}");
+        assert!(
+            matches!(&error, Error::Retryable { after: None, .. } | Error::Overloaded { after: None, .. }),
+            "{status}"
+        );
+        assert_eq!(matches!(error, Error::Overloaded { .. }), matches!(status, 429 | 503), "{status}");
         assert_eq!(error.to_string(), format!("the handler answered {status}"));
     }
     for status in [202, 300, 302, 304, 400, 401, 404, 409, 422] {
@@ -203,7 +224,7 @@ async fn retry_after_is_handed_on() {
         [("2", Some(2)), ("99999999999", Some(86_400)), ("-3", None), ("120junk", None), ("", None)]
     {
         let error = answered(503, &[("retry-after", value)], b"").await.unwrap_err();
-        let Error::Retryable { after, .. } = error else { panic!("{error:?}") };
+        let Error::Overloaded { after, .. } = error else { panic!("{error:?}") };
         assert_eq!(after, expected.map(Duration::from_secs), "{value}");
     }
 }

@@ -35,3 +35,9 @@ CREATE TABLE due (
     PRIMARY KEY (platform, session)
 );
 CREATE INDEX due_at ON due (at);
+
+-- What every process that shares this store must know and nobody else: the key that signs result addresses.
+CREATE TABLE secrets (
+    name  TEXT NOT NULL PRIMARY KEY,
+    value BYTEA NOT NULL
+);

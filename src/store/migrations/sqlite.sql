@@ -48,3 +48,9 @@ CREATE TABLE queue (
 );
 CREATE INDEX queue_ready ON queue (id) WHERE taken = 0 AND reason IS NULL;
 CREATE INDEX queue_dead ON queue (id) WHERE reason IS NOT NULL;
+
+-- What every process that shares this store must know and nobody else: the key that signs result addresses.
+CREATE TABLE secrets (
+    name  TEXT NOT NULL PRIMARY KEY,
+    value BLOB NOT NULL
+);

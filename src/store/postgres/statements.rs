@@ -39,15 +39,29 @@ pub(super) const COMPLETE: &str = "
 pub(super) const MARK: &str = "
     UPDATE calls AS c
     SET state = given.state, until_at = now + given.until, submissions = c.submissions + given.accepted,
-        detail = coalesce(given.detail, c.detail), updated_at = now
+        detail = coalesce(given.detail, c.detail), attempt = c.attempt + given.attempts, updated_at = now
     FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bigint[], $8::bigint[],
-                $9::text[])
-             WITH ORDINALITY AS given (platform, session, turn, call_id, fence, state, until, accepted, detail, place),
+                $9::text[], $10::bigint[])
+             WITH ORDINALITY AS given (platform, session, turn, call_id, fence, state, until, accepted, detail,
+                                       attempts, place),
          (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
     WHERE c.platform = given.platform AND c.session = given.session AND c.turn = given.turn
       AND c.call_id = given.call_id AND c.fence = given.fence AND c.state <> 'settled'
       AND (given.state <> 'claimed' OR c.state = 'claimed')
     RETURNING place";
+
+/// Whoever holds the call finds a higher fence. A call whose time is over is answered otherwise.
+pub(super) const ARRIVE: &str = "
+    UPDATE calls SET state = 'completed', fence = fence + 1, success = $5, body = $6, idempotency_key = $7,
+                     updated_at = now
+    FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
+    WHERE platform = $1 AND session = $2 AND turn = $3 AND call_id = $4 AND body IS NULL
+      AND state IN ('claimed', 'retrying', 'waiting', 'interrupted') AND deadline_at > now
+    RETURNING function";
+
+pub(super) const NEW_SECRET: &str = "INSERT INTO secrets (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING";
+
+pub(super) const SECRET: &str = "SELECT value FROM secrets WHERE name = $1";
 
 pub(super) const UNFINISHED: &str = "
     SELECT platform, session, turn, call_id,

@@ -25,9 +25,21 @@ pub(super) const COMPLETE: &str = "
 
 pub(super) const MARK: &str = "
     UPDATE calls SET state = ?6, until_at = ?7, submissions = submissions + ?8, detail = coalesce(?9, detail),
-                     updated_at = ?10
+                     updated_at = ?10, attempt = attempt + ?11
     WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4 AND fence = ?5
       AND state <> 'settled' AND (?6 <> 'claimed' OR state = 'claimed')";
+
+/// Whoever holds the call finds a higher fence. A call whose time is over is answered otherwise.
+pub(super) const ARRIVE: &str = "
+    UPDATE calls SET state = 'completed', fence = fence + 1, success = ?5, body = ?6, idempotency_key = ?7,
+                     updated_at = ?8
+    WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4 AND body IS NULL
+      AND state IN ('claimed', 'retrying', 'waiting', 'interrupted') AND deadline_at > ?8
+    RETURNING function";
+
+pub(super) const NEW_SECRET: &str = "INSERT INTO secrets (name, value) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING";
+
+pub(super) const SECRET: &str = "SELECT value FROM secrets WHERE name = ?1";
 
 pub(super) const UNFINISHED: &str = "
     SELECT turn, call_id,
