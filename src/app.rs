@@ -20,8 +20,9 @@ pub use self::builder::Builder;
 use self::{builder::Code, reload::Reload};
 use crate::{
     admin::{self, Readiness},
+    callback::{self, Callbacks},
     config::{self, Config},
-    function::{self, Live, Registry},
+    function::{self, Live, Registry, source::Source},
     handler::Call,
     http,
     ingress::{self, Ingress, signature::Verifier},
@@ -79,8 +80,12 @@ pub struct App {
     queue: SharedQueue,
     ingress: Option<Ingress>,
     results: Option<Results>,
+    callbacks: Option<Callbacks>,
     worker: Option<Arc<Worker>>,
+    ledger: Option<Ledger>,
     functions: Arc<Live>,
+    /// Where functions are imported from.
+    sources: Vec<Source>,
     code: Code,
     client: http::Client,
     reload: Option<Reload>,
@@ -106,7 +111,10 @@ impl App {
         }
         let readiness = Readiness::new();
         let force = CancellationToken::new();
-        // The ingress needs it for results that come later.
+        // AIVAX is answered where it calls.
+        let is_called =
+            role != Role::Worker && config.platforms.iter().any(|p| matches!(p.kind, platform::Kind::Aivax(_)));
+        // The ingress needs the store for that, and for results that come later.
         let public_url = config.ingress.public_url.as_deref();
         let needs_store = role != Role::Ingress || public_url.is_some();
         let store = if needs_store { Some(open(&config.store).await?) } else { None };
@@ -126,6 +134,15 @@ impl App {
             platforms: accounts.iter().map(|(name, account)| (name.clone(), account.platform.clone())).collect(),
             metrics: metrics.clone(),
         });
+        let sources = if role != Role::Ingress || is_called { sources(&config, &metrics)? } else { Vec::new() };
+        let callbacks = match &ledger {
+            Some(ledger) if is_called => {
+                let url = public_url.context("ingress.public_url: required by type aivax")?;
+                let (ledger, metrics) = (ledger.clone(), metrics.clone());
+                Callbacks::new(&config.platforms, url, ledger, functions.clone(), metrics, config.ingress.max_body)
+            }
+            _ => None,
+        };
         let ingress = match role {
             Role::Worker => None,
             Role::All | Role::Ingress => {
@@ -133,7 +150,7 @@ impl App {
                 Some(Ingress::new(verifiers, queue.clone(), metrics.clone(), config.ingress.max_body))
             }
         };
-        let worker = match (role, ledger) {
+        let worker = match (role, &ledger) {
             (Role::Ingress, _) | (_, None) => None,
             (_, Some(ledger)) => {
                 for account in accounts.values() {
@@ -144,7 +161,7 @@ impl App {
                     config: config.worker.clone(),
                     sweep: config.sweep.clone(),
                     queue: queue.clone(),
-                    ledger,
+                    ledger: ledger.clone(),
                     accounts,
                     functions: functions.clone(),
                     addresses,
@@ -160,8 +177,11 @@ impl App {
             queue,
             ingress,
             results,
+            callbacks,
             worker,
+            ledger,
             functions,
+            sources,
             code,
             client,
             reload: None,
@@ -223,12 +243,23 @@ impl App {
                 if let Some(results) = self.results {
                     router = router.merge(ingress::results::router(results));
                 }
+                if let Some(callbacks) = self.callbacks {
+                    router = router.merge(callback::router(callbacks));
+                }
                 Some(tokio::spawn(ingress::serve(listener, router, signal)))
             }
             _ => None,
         };
         if let Some(reload) = self.reload {
             tokio::spawn(reload.run(stop.clone()));
+        }
+        for source in self.sources {
+            tokio::spawn(source.run(self.functions.clone(), stop.clone()));
+        }
+        if let (None, Some(ledger)) = (&self.worker, self.ledger) {
+            // Webhooks need no store, so its state is not this process' readiness: callbacks and results are told 503.
+            let stop = stop.clone();
+            tokio::spawn(async move { migrate(&ledger, &stop, |_| ()).await });
         }
         let worker = self.worker.map(|worker| tokio::spawn(work(worker, self.readiness.clone(), stop.clone())));
         let failure = tokio::select! {
@@ -276,20 +307,9 @@ async fn work(worker: Arc<Worker>, readiness: Readiness, stop: CancellationToken
     let note = move |state: Result<(), store::Error>| {
         *away.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = state.err().map(|e| e.to_string());
     };
-    loop {
-        match worker.ledger.migrate().await {
-            Ok(()) => break,
-            Err(error) => {
-                tracing::error!(%error, "the store is away: trying again");
-                note(Err(error));
-            }
-        }
-        tokio::select! {
-            () = tokio::time::sleep(STORE_CHECK) => {}
-            () = stop.cancelled() => return,
-        }
+    if !migrate(&worker.ledger, &stop, &note).await {
+        return;
     }
-    note(Ok(()));
     let watched = worker.clone();
     let watch = tokio::spawn(async move {
         for look in 0_usize.. {
@@ -308,6 +328,25 @@ async fn work(worker: Arc<Worker>, readiness: Readiness, stop: CancellationToken
     });
     worker.run(stop).await;
     watch.abort();
+}
+
+/// Prepares the store, however long it is away; `false` where it was to stop before.
+async fn migrate(ledger: &Ledger, stop: &CancellationToken, note: impl Fn(Result<(), store::Error>)) -> bool {
+    loop {
+        match ledger.migrate().await {
+            Ok(()) => break,
+            Err(error) => {
+                tracing::error!(%error, "the store is away: trying again");
+                note(Err(error));
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(STORE_CHECK) => {}
+            () = stop.cancelled() => return false,
+        }
+    }
+    note(Ok(()));
+    true
 }
 
 /// A store, and its database where that can hold a queue too.
@@ -367,6 +406,7 @@ async fn queue(
 fn verifiers(platforms: &[platform::Config]) -> anyhow::Result<HashMap<String, Verifier>> {
     platforms
         .iter()
+        .filter(|platform| sends_webhooks(platform))
         .map(|platform| match Verifier::new(&platform.webhook) {
             Ok(verifier) => Ok((platform.name.clone(), verifier)),
             Err(problems) => {
@@ -378,9 +418,17 @@ fn verifiers(platforms: &[platform::Config]) -> anyhow::Result<HashMap<String, V
         .collect()
 }
 
+fn sends_webhooks(platform: &platform::Config) -> bool {
+    match platform.kind {
+        platform::Kind::AgentsApi { .. } => true,
+        platform::Kind::Aivax(_) => false,
+    }
+}
+
 fn accounts(platforms: &[platform::Config], client: &http::Client) -> anyhow::Result<HashMap<Arc<str>, Arc<Account>>> {
     platforms
         .iter()
+        .filter(|config| sends_webhooks(config))
         .map(|config| {
             let name: Arc<str> = config.name.as_str().into();
             let account = Account::new(name.clone(), adapter(config, client)?, answer_within(config.call_deadline));
@@ -402,7 +450,16 @@ pub fn adapter(config: &platform::Config, client: &http::Client) -> anyhow::Resu
                 .map_err(|e| anyhow!("platform {}: {e}", config.name))?;
             Ok(Arc::new(adapter.with_flavor(*flavor)))
         }
+        platform::Kind::Aivax(_) => bail!("platform {}: AIVAX calls us; there are no sessions to ask for", config.name),
     }
+}
+
+/// What imports the functions of `function_sources`.
+pub fn sources(config: &Config, metrics: &Metrics) -> anyhow::Result<Vec<Source>> {
+    let source = |(place, source): (usize, &function::source::Config)| {
+        Source::new(place, source.clone(), metrics.clone()).map_err(|why| anyhow!("function_sources[{place}]: {why}"))
+    };
+    config.function_sources.iter().enumerate().map(source).collect()
 }
 
 /// Every registered function with its schema compiled and its handler built.

@@ -6,6 +6,7 @@ mod path;
 mod platforms;
 mod reader;
 mod sections;
+mod sources;
 pub(crate) mod units;
 mod yaml;
 
@@ -37,6 +38,7 @@ pub struct Config {
     pub telemetry: telemetry::Config,
     pub platforms: Vec<platform::Config>,
     pub functions: Vec<function::Config>,
+    pub function_sources: Vec<function::source::Config>,
 }
 
 /// A config that can be run with, and what its operator should know about it, one line each.
@@ -128,7 +130,8 @@ fn read(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Vec<
 
 fn config(value: &Value, problems: &Problems) -> Config {
     let root = Item::root(value, problems).section();
-    let ingress = sections::ingress(&root.key("ingress"));
+    let ingress_item = root.key("ingress");
+    let ingress = sections::ingress(&ingress_item);
     let admin = sections::admin(&root.key("admin"));
     let (queue_item, store_item) = (root.key("queue"), root.key("store"));
     let queue = sections::queue(&queue_item);
@@ -147,9 +150,16 @@ fn config(value: &Value, problems: &Problems) -> Config {
     let retry = sections::retry(&root.key("retry"), &retry::Policy::default());
     let telemetry = sections::telemetry(&root.key("telemetry"));
     let platforms = platforms::platforms(&root.key("platforms"));
+    if ingress.public_url.is_none()
+        && let Some(aivax) = platforms.iter().find(|p| matches!(p.kind, platform::Kind::Aivax(_)))
+    {
+        let what = format!("required; it is where platform {} is told to call", aivax.name);
+        ingress_item.error_at(".public_url", &what);
+    }
     let functions = functions::functions(&root.key("functions"), &retry, &platforms);
+    let function_sources = sources::sources(&root.key("function_sources"), &retry, &platforms);
     root.finish();
-    Config { ingress, admin, queue, store, worker, sweep, telemetry, platforms, functions }
+    Config { ingress, admin, queue, store, worker, sweep, telemetry, platforms, functions, function_sources }
 }
 
 #[cfg(test)]

@@ -236,6 +236,7 @@ fn config(
                     body: handler::Body::Arguments,
                     response: handler::Response::Text,
                     max_response: 1 << 20,
+                    sign: handler::Sign::default(),
                 }),
             ),
             function(
@@ -253,6 +254,7 @@ fn config(
             ),
             function("ping", json!({ "type": "object" }), handler::Config::Echo),
         ],
+        function_sources: Vec::new(),
     }
 }
 
@@ -269,6 +271,7 @@ fn function(name: &str, parameters: Value, handler: handler::Config) -> function
         require_metadata: Vec::new(),
         allow: None,
         platforms: Vec::new(),
+        dedupe: None,
     }
 }
 

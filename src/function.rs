@@ -1,10 +1,18 @@
 //! Functions: what the config registers under a name, with its schema compiled and its handler built.
 
-use std::{collections::HashMap, sync::Arc};
+mod aivax_schema;
+pub mod source;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use arc_swap::ArcSwap;
 use serde_json::{Map, Value};
 
+pub use self::aivax_schema::aivax_schema;
 pub use crate::session::IfInterrupted;
 use crate::{
     allow::Rule,
@@ -35,6 +43,8 @@ pub struct Config {
     pub allow: Option<Rule>,
     /// Names of the platforms it answers; all of them where empty.
     pub platforms: Vec<String>,
+    /// How long an equal call of a platform without call ids gets the first one's answer.
+    pub dedupe: Option<Duration>,
 }
 
 impl Config {
@@ -52,6 +62,7 @@ impl Config {
             require_metadata: Vec::new(),
             allow: None,
             platforms: Vec::new(),
+            dedupe: None,
         }
     }
 
@@ -64,6 +75,9 @@ impl Config {
 /// A function ready to be called.
 pub struct Function {
     pub name: String,
+    pub description: String,
+    /// JSON Schema of the arguments, as it was written.
+    pub parameters: Value,
     pub schema: Schema,
     pub handler: Arc<dyn Handler>,
     pub if_interrupted: IfInterrupted,
@@ -72,6 +86,16 @@ pub struct Function {
     pub require_metadata: Vec<String>,
     pub allow: Option<Rule>,
     pub platforms: Vec<String>,
+    pub dedupe: Option<Duration>,
+    /// The function source that it was imported from; none where the config says it.
+    pub source: Option<Arc<str>>,
+}
+
+impl Function {
+    /// Whether it answers this platform.
+    pub fn answers(&self, platform: &str) -> bool {
+        self.platforms.is_empty() || self.platforms.iter().any(|p| p == platform)
+    }
 }
 
 impl Function {
@@ -109,7 +133,7 @@ impl Function {
 }
 
 /// Every function by name.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Registry {
     functions: HashMap<String, Arc<Function>>,
 }
@@ -121,7 +145,7 @@ impl Registry {
 
     /// The function of that name, if it answers this platform.
     pub fn get(&self, name: &str, platform: &str) -> Option<&Arc<Function>> {
-        self.functions.get(name).filter(|f| f.platforms.is_empty() || f.platforms.iter().any(|p| p == platform))
+        self.functions.get(name).filter(|f| f.answers(platform))
     }
 
     /// With the state of what is limited as before: who runs now counts under the new registry too.
@@ -141,31 +165,141 @@ impl Registry {
         self.functions.get(name)
     }
 
+    /// Every function that answers this platform, by name.
+    pub fn of(&self, platform: &str) -> Vec<&Arc<Function>> {
+        let mut functions: Vec<_> = self.functions.values().filter(|f| f.answers(platform)).collect();
+        functions.sort_by(|a, b| a.name.cmp(&b.name));
+        functions
+    }
+
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.functions.keys().map(String::as_str)
     }
 }
 
-/// The registry that counts now. Who holds a function goes on with it when the registry is replaced.
-pub struct Live(ArcSwap<Registry>);
+/// The registry that counts now: what the config registers, and beneath it what is imported from elsewhere. Who holds a
+/// function goes on with it when the registry is replaced.
+pub struct Live {
+    layers: Mutex<Layers>,
+    merged: ArcSwap<Registry>,
+}
+
+struct Layers {
+    config: Registry,
+    /// By source, in the order in which they came first.
+    imports: Vec<(String, Vec<Arc<Function>>)>,
+}
+
+impl Layers {
+    /// A name is the config's if it has it, else the source's that has it already, else the first one's.
+    fn merged(&self, before: &Registry) -> Registry {
+        let mut next = self.config.clone();
+        let had = |function: &&Arc<Function>| {
+            before.by_name(&function.name).is_some_and(|had| had.source.is_some() && had.source == function.source)
+        };
+        let imported = || self.imports.iter().flat_map(|(_, functions)| functions);
+        for function in imported().filter(had).chain(imported()) {
+            next.functions.entry(function.name.clone()).or_insert_with(|| function.clone());
+        }
+        next
+    }
+}
 
 impl Live {
-    pub fn new(registry: Registry) -> Self {
-        Self(ArcSwap::from_pointee(registry))
+    pub fn new(config: Registry) -> Self {
+        let merged = ArcSwap::from_pointee(config.clone());
+        Self { layers: Mutex::new(Layers { config, imports: Vec::new() }), merged }
     }
 
     /// The registry of this moment.
     pub fn load(&self) -> Arc<Registry> {
-        self.0.load_full()
+        self.merged.load_full()
     }
 
     /// The function of that name, if it answers this platform.
     pub fn get(&self, name: &str, platform: &str) -> Option<Arc<Function>> {
-        self.0.load().get(name, platform).cloned()
+        self.merged.load().get(name, platform).cloned()
     }
 
-    /// Replaces the registry as a whole.
-    pub fn swap(&self, registry: Registry) {
-        self.0.store(Arc::new(registry));
+    /// Replaces what the config registers. What was imported stays, but where a name of it is the config's now.
+    pub fn swap(&self, config: Registry) {
+        self.change(|layers| layers.config = config);
+    }
+
+    /// Replaces what one source gave; its functions bear its name. A name that the config or another source has is refused;
+    /// the refused names.
+    pub fn import(&self, source: &str, functions: Vec<Function>) -> Vec<String> {
+        let functions: Vec<_> = functions.into_iter().map(Arc::new).collect();
+        let given = functions.clone();
+        let merged = self.change(|layers| match layers.imports.iter_mut().find(|(name, _)| name == source) {
+            Some((_, before)) => *before = given,
+            None => layers.imports.push((source.to_owned(), given)),
+        });
+        let is_refused =
+            |function: &&Arc<Function>| !merged.by_name(&function.name).is_some_and(|held| Arc::ptr_eq(held, function));
+        functions.iter().filter(is_refused).map(|function| function.name.clone()).collect()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Layers)) -> Arc<Registry> {
+        let mut layers = self.layers.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut layers);
+        let merged = Arc::new(layers.merged(&self.merged.load()));
+        self.merged.store(merged.clone());
+        merged
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+pub(crate) mod tests {
+    use std::time::Instant;
+
+    use serde_json::json;
+
+    use super::*;
+
+    /// A function that answers its arguments.
+    pub(crate) fn echo(name: &str, source: Option<&str>) -> Function {
+        let parameters = json!({ "type": "object" });
+        Function {
+            name: name.into(),
+            description: "d".into(),
+            schema: Schema::compile(&parameters).unwrap(),
+            parameters,
+            handler: Arc::new(handler::Echo),
+            if_interrupted: IfInterrupted::Rerun,
+            retry: retry::Policy::default(),
+            limits: Limits::new(limits::Config::default(), Instant::now()),
+            require_metadata: Vec::new(),
+            allow: None,
+            platforms: Vec::new(),
+            dedupe: None,
+            source: source.map(Into::into),
+        }
+    }
+
+    fn held(live: &Live) -> Vec<String> {
+        let registry = live.load();
+        registry.of("p").iter().map(|f| format!("{}:{}", f.name, f.source.as_deref().unwrap_or("config"))).collect()
+    }
+
+    #[test]
+    fn the_config_wins_and_a_source_replaces_only_its_own() {
+        let live = Live::new(Registry::new([echo("a", None)]));
+        let of = |source, names: &[&str]| names.iter().map(|name| echo(name, Some(source))).collect::<Vec<_>>();
+        assert_eq!(live.import("s", of("s", &["a", "b", "c"])), ["a"]);
+        assert_eq!(live.import("t", of("t", &["c", "d"])), ["c"]);
+        assert_eq!(held(&live), ["a:config", "b:s", "c:s", "d:t"]);
+        assert!(live.import("s", of("s", &["b"])).is_empty());
+        live.swap(Registry::new([echo("b", None), echo("e", None)]));
+        assert_eq!(held(&live), ["b:config", "c:t", "d:t", "e:config"], "a name that was given up is the next one's");
+        assert!(live.import("t", Vec::new()).is_empty());
+        assert_eq!(held(&live), ["b:config", "e:config"]);
+        live.swap(Registry::new([echo("e", None)]));
+        assert_eq!(held(&live), ["b:s", "e:config"], "what the config had hidden is there again");
+        assert_eq!(live.import("t", of("t", &["b", "d"])), ["b"]);
+        assert!(live.import("s", of("s", &["c"])).is_empty());
+        assert_eq!(held(&live), ["b:t", "c:s", "d:t", "e:config"]);
+        assert_eq!(live.import("s", of("s", &["b", "c"])), ["b"], "who has a name keeps it");
     }
 }

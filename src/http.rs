@@ -1,5 +1,7 @@
 //! The outgoing HTTP client and what every use of it shares: capped bodies, `Retry-After`.
 
+pub mod guard;
+
 use std::{
     error::Error as _,
     io,
@@ -11,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use jiff::civil::{self, DateTime};
 pub use reqwest::Client;
 use reqwest::{
-    Response,
+    ClientBuilder, Response,
     header::{CONTENT_ENCODING, HeaderMap, RETRY_AFTER},
     redirect,
 };
@@ -27,6 +29,10 @@ const IMF_FIXDATE: &str = "%a, %d %b %Y %H:%M:%S GMT";
 /// The client for everything: HTTP/1.1, pooled, no redirects, no compression offered. It takes `HTTPS_PROXY` and its kin
 /// from the environment. A request has no timeout of its own: whoever sends one bounds it.
 pub fn client() -> Result<Client, reqwest::Error> {
+    builder().build()
+}
+
+fn builder() -> ClientBuilder {
     use_ring();
     Client::builder()
         .user_agent(concat!("actiond/", env!("CARGO_PKG_VERSION")))
@@ -35,7 +41,6 @@ pub fn client() -> Result<Client, reqwest::Error> {
         .tcp_nodelay(true)
         .connect_timeout(CONNECT_TIMEOUT)
         .pool_idle_timeout(POOL_IDLE)
-        .build()
 }
 
 /// One TLS provider for all that connects; where another is installed already, that one is used.

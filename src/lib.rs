@@ -29,6 +29,11 @@
 //! by the database's clock. A retry, a busy call and a confirmation check are all "this session is due then": one scheduler
 //! in every worker publishes due sessions ([`worker`]).
 //!
+//! # The other door
+//!
+//! AIVAX sends no webhooks: it calls each function and waits ([`callback`]). The same functions and the same ledger answer it,
+//! without queue and submission. [`function::source`] imports functions from catalogues in AIVAX's listing format.
+//!
 //! # Seams
 //!
 //! [`queue::Queue`], [`store::Store`], [`platform::Platform`] and [`handler::Handler`] are small traits whose answers say
@@ -82,6 +87,7 @@ pub mod admin;
 pub mod allow;
 pub mod app;
 pub mod arguments;
+pub mod callback;
 pub mod cli;
 pub mod config;
 pub mod demo;
@@ -92,6 +98,7 @@ pub mod ingress;
 pub mod later;
 pub mod limits;
 pub mod metrics;
+pub mod nonce;
 pub mod platform;
 pub mod queue;
 pub mod retry;

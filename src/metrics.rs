@@ -39,6 +39,8 @@ struct Inner {
     broker_up: Gauge<u64>,
     dead: Gauge<u64>,
     oldest_pending: Gauge<f64>,
+    callbacks: Counter<u64>,
+    function_sources: Counter<u64>,
     submissions: Counter<u64>,
     swept_sessions: Counter<u64>,
     config_reloads: Counter<u64>,
@@ -142,6 +144,17 @@ impl Metrics {
         self.inner.last_delivery.now();
     }
 
+    /// `actiond_callbacks_total{platform,outcome}`: answered, listed, unauthorized, malformed, unknown_function, overloaded,
+    /// limited, unavailable.
+    pub fn callback(&self, platform: &str, outcome: &'static str) {
+        self.inner.callbacks.add(1, &[label("platform", platform), KeyValue::new("outcome", outcome)]);
+    }
+
+    /// `actiond_function_sources_total{source,outcome}`: fetched, failed, refused (one for each function).
+    pub fn function_source(&self, source: &str, outcome: &'static str) {
+        self.inner.function_sources.add(1, &[label("source", source), KeyValue::new("outcome", outcome)]);
+    }
+
     /// `actiond_submissions_total{platform,outcome}`: accepted, unclear, retry, unauthorized, too_large, refused, gone.
     pub fn submission(&self, platform: &str, outcome: &'static str) {
         self.inner.submissions.add(1, &[label("platform", platform), KeyValue::new("outcome", outcome)]);
@@ -193,6 +206,8 @@ impl Inner {
             oldest_pending: oldest_pending
                 .with_description("Age of the oldest session that is to be looked at again.")
                 .build(),
+            callbacks: counter("actiond_callbacks", "AIVAX callbacks and listings answered, by outcome."),
+            function_sources: counter("actiond_function_sources", "Listings of function sources, by outcome."),
             submissions: counter("actiond_submissions", "Results posted to a platform, by outcome."),
             swept_sessions: counter("actiond_swept_sessions", "Sessions that waited and that only a sweep found."),
             config_reloads: counter("actiond_config_reloads", "Looks at a changed config file, by outcome."),
@@ -262,6 +277,8 @@ mod tests {
         metrics.submission("openai", "accepted");
         metrics.swept("openai", 2);
         metrics.config_reload("applied");
+        metrics.callback("aivax", "answered");
+        metrics.function_source("0:h", "fetched");
         metrics
     }
 
@@ -276,10 +293,12 @@ mod tests {
             types,
             [
                 "actiond_broker_up gauge",
+                "actiond_callbacks_total counter",
                 "actiond_calls_in_flight gauge",
                 "actiond_calls_total counter",
                 "actiond_config_reloads_total counter",
                 "actiond_dead gauge",
+                "actiond_function_sources_total counter",
                 "actiond_handler_seconds histogram",
                 "actiond_last_delivery_age_seconds gauge",
                 "actiond_oldest_pending_seconds gauge",

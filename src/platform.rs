@@ -3,7 +3,7 @@
 mod agents_api;
 mod flavor;
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use async_trait::async_trait;
 use secrecy::SecretString;
@@ -27,6 +27,7 @@ impl Config {
     pub fn flavor(&self) -> Flavor {
         match &self.kind {
             Kind::AgentsApi { flavor, .. } => *flavor,
+            Kind::Aivax(_) => Flavor::Aivax,
         }
     }
 }
@@ -36,6 +37,27 @@ impl Config {
 pub enum Kind {
     /// OpenAI's Agents API and whoever speaks it.
     AgentsApi { base_url: String, api_key: SecretString, flavor: Flavor },
+    /// AIVAX: it calls us for each function and waits for the answer. No webhooks, no sessions to read.
+    Aivax(AivaxConfig),
+}
+
+/// An AIVAX account.
+#[derive(Clone, Debug)]
+pub struct AivaxConfig {
+    /// The account's hook key; two while it is rotated.
+    pub hook_keys: Vec<SecretString>,
+    /// What a nonce may cost, as bcrypt counts.
+    pub cost: RangeInclusive<u32>,
+    /// Lets who knows it read the listing without a nonce, as `?key=`.
+    pub listing_key: Option<SecretString>,
+    /// Bearer tokens that callbacks must carry; the first is told in the listing.
+    pub listing_secrets: Vec<SecretString>,
+    /// How long a callback may take.
+    pub budget: Duration,
+    /// For searches in collections.
+    pub api_key: Option<SecretString>,
+    /// Of AIVAX's API.
+    pub base_url: String,
 }
 
 /// How its webhooks are authenticated.

@@ -220,6 +220,9 @@ pub trait Store: Send + Sync {
     /// The secret of that name, the same for everybody who shares the store: `fresh` if there was none yet.
     async fn secret(&self, name: &str, fresh: &[u8]) -> Result<Vec<u8>>;
 
+    /// What the ledger holds of one call, in whatever state.
+    async fn find(&self, call: &CallKey) -> Result<Option<Unfinished>>;
+
     /// What the ledger holds of a session's business that has not ended.
     async fn unfinished(&self, session: &SessionKey) -> Result<Vec<Unfinished>>;
 

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::account::Account;
-pub(crate) use self::answer::FAILED;
+pub(crate) use self::answer::{EXPIRED, FAILED, INTERRUPTED};
 use self::sessions::Sessions;
 use crate::{
     function::Live,

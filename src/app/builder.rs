@@ -106,6 +106,8 @@ impl Code {
         };
         Ok(Function {
             name: config.name.clone(),
+            description: config.description.clone(),
+            parameters: config.parameters.clone(),
             schema: Schema::compile(&config.parameters).map_err(wrong)?,
             handler,
             if_interrupted: config.if_interrupted,
@@ -114,6 +116,8 @@ impl Code {
             require_metadata: config.require_metadata.clone(),
             allow: config.allow.clone(),
             platforms: config.platforms.clone(),
+            dedupe: config.dedupe,
+            source: None,
         })
     }
 }

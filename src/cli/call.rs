@@ -8,8 +8,10 @@ use serde_json::{Map, Value, json};
 use super::{ConfigFile, Failure};
 use crate::{
     app,
+    function::Live,
     handler::{Call, Error},
     http,
+    metrics::Metrics,
     session::{Output, ToolResult},
 };
 
@@ -33,8 +35,16 @@ pub(super) struct CallArgs {
 pub(super) async fn call(args: CallArgs) -> Result<(), Failure> {
     let config = args.config.load()?;
     let guard = crate::telemetry::init(&super::quiet_logs());
-    let functions =
-        app::functions(&config.functions, &http::client()?).map_err(|error| Failure::Config(format!("{error:#}")))?;
+    let wrong = |error: anyhow::Error| Failure::Config(format!("{error:#}"));
+    let live = Live::new(app::functions(&config.functions, &http::client()?).map_err(wrong)?);
+    if live.load().by_name(&args.name).is_none() {
+        for source in app::sources(&config, &Metrics::new()).map_err(wrong)? {
+            if let Err(reason) = source.refresh(&live).await {
+                eprintln!("warning: {source} gives no functions: {reason}");
+            }
+        }
+    }
+    let functions = live.load();
     let function = functions.by_name(&args.name).ok_or_else(|| {
         let mut names: Vec<&str> = functions.names().collect();
         names.sort_unstable();

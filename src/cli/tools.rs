@@ -1,14 +1,16 @@
 //! `actiond tools`: what to paste into a platform, and what its `tool_search` would find.
 
 use anyhow::anyhow;
+use secrecy::ExposeSecret;
 use serde_json::json;
 
 use super::{ConfigFile, Failure};
 use crate::{
+    callback::callback_url,
     config::Config,
     platform,
     tools::{
-        Tool, declaration,
+        Callback, Tool, declaration,
         search::{Ask, DEFAULT_LIMIT, search},
     },
 };
@@ -71,7 +73,13 @@ fn declare(args: &ToolsArgs) -> Result<(), Failure> {
         (None, _) => return Err(anyhow!("which platform? add --platform {}", names(&config).join(" or ")).into()),
     };
     let tools = of(&config, Some(platform));
-    let text = declaration(platform.flavor(), &tools, !args.json).map_err(|why| anyhow!(why))?;
+    let url = callback_url(config.ingress.public_url.as_deref().unwrap_or_default(), &platform.name);
+    let token = match &platform.kind {
+        platform::Kind::Aivax(aivax) => aivax.listing_secrets.first().map(ExposeSecret::expose_secret),
+        platform::Kind::AgentsApi { .. } => None,
+    };
+    let callback = Callback { url: &url, token };
+    let text = declaration(platform.flavor(), &tools, callback, !args.json).map_err(|why| anyhow!(why))?;
     println!("{text}");
     Ok(())
 }

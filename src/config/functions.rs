@@ -8,13 +8,17 @@ use serde_json::{Value, json};
 
 use super::{
     expand::is_variable,
+    platforms::signing_secret,
     reader::{Item, Section},
     sections::{HOUR, MOMENT, SECOND, retry},
 };
 use crate::{
     allow::Rule,
-    function::{Config, IfInterrupted},
-    handler::{self, Body, CommandConfig, HttpConfig, Response},
+    function::{
+        Config, IfInterrupted,
+        source::{DEFAULT_MIN, DEFAULT_RERANKER, DEFAULT_TOP, search_parameters},
+    },
+    handler::{self, Body, CommandConfig, HttpConfig, QueryAccount, QueryCollectionConfig, Response, Sign},
     limits::{self, Rate},
     platform, retry as policy,
     schema::Schema,
@@ -50,19 +54,23 @@ fn function(item: &Item, base: &policy::Policy, known: &[platform::Config]) -> C
     let name = section.key("name").required("required; the name that the model calls");
     let name = name.text_that("must be 1 to 64 letters, digits, dashes or underscores", is_name);
     let interrupted = [("rerun", IfInterrupted::Rerun), ("fail", IfInterrupted::Fail), ("hold", IfInterrupted::Hold)];
-    let config = Config {
+    let mut config = Config {
         name: name.unwrap_or_default().into(),
         description: section.key("description").text().unwrap_or_default().into(),
         parameters: parameters(&section.key("parameters")),
         deferred: section.key("deferred").bool().unwrap_or(false),
-        handler: handler(&section.key("handler").required("required; what runs when the function is called")),
+        handler: handler(&section.key("handler").required("required; what runs when the function is called"), known),
         if_interrupted: section.key("if_interrupted").choice(&interrupted).unwrap_or(IfInterrupted::Rerun),
         retry: retry(&section.key("retry"), base),
         limits: limits(&section.key("limits")),
         require_metadata: section.key("require_metadata").list().iter().filter_map(metadata_key).collect(),
         allow: allow(&section.key("allow")),
         platforms: platforms(&section.key("platforms"), known),
+        dedupe: section.key("dedupe").duration(SECOND..=24 * HOUR),
     };
+    if matches!(config.handler, handler::Config::QueryCollection(_)) && section.key("parameters").is_absent() {
+        config.parameters = search_parameters();
+    }
     section.finish();
     config
 }
@@ -122,7 +130,7 @@ fn rate(text: &str) -> Option<Rate> {
     Some(Rate { count, per: seconds * SECOND })
 }
 
-fn platforms(item: &Item, known: &[platform::Config]) -> Vec<String> {
+pub(super) fn platforms(item: &Item, known: &[platform::Config]) -> Vec<String> {
     let items = item.list();
     if item.value().is_some_and(|v| v.as_array().is_some_and(Vec::is_empty)) {
         item.error("must name a platform; leave the key out to answer all of them");
@@ -138,16 +146,18 @@ fn platforms(item: &Item, known: &[platform::Config]) -> Vec<String> {
 enum Type {
     Http,
     Command,
+    QueryCollection,
     Echo,
     Rust,
 }
 
-fn handler(item: &Item) -> handler::Config {
+fn handler(item: &Item, platforms: &[platform::Config]) -> handler::Config {
     let section = item.section();
     let kind = if item.is_absent() { None } else { handler_type(&section) };
     let config = match kind {
         Some(Type::Http) => handler::Config::Http(http(&section)),
         Some(Type::Command) => handler::Config::Command(command(&section)),
+        Some(Type::QueryCollection) => handler::Config::QueryCollection(query_collection(&section, platforms)),
         Some(Type::Echo) => handler::Config::Echo,
         Some(Type::Rust) => handler::Config::Rust,
         None => {
@@ -160,8 +170,14 @@ fn handler(item: &Item) -> handler::Config {
 }
 
 fn handler_type(section: &Section) -> Option<Type> {
-    let kind = section.key("type").required("required; must be one of http, command, echo, rust");
-    kind.choice(&[("http", Type::Http), ("command", Type::Command), ("echo", Type::Echo), ("rust", Type::Rust)])
+    let kind = section.key("type").required("required; must be one of http, command, query_collection, echo, rust");
+    kind.choice(&[
+        ("http", Type::Http),
+        ("command", Type::Command),
+        ("query_collection", Type::QueryCollection),
+        ("echo", Type::Echo),
+        ("rust", Type::Rust),
+    ])
 }
 
 fn http(section: &Section) -> HttpConfig {
@@ -174,17 +190,74 @@ fn http(section: &Section) -> HttpConfig {
         body: section.key("body").choice(&bodies).unwrap_or(Body::Protocol),
         response: section.key("response").choice(RESPONSES).unwrap_or(Response::Text),
         max_response: section.key("max_response").size(1..=1 << 30).unwrap_or(1 << 20),
+        sign: sign(&section.key("sign")),
     }
 }
 
 const RESPONSES: &[(&str, Response)] =
     &[("text", Response::Text), ("content", Response::Content), ("image", Response::Image)];
 
-/// Headers that we set ourselves, or that belong to the connection.
-const OURS: &[&str] =
-    &["content-type", "host", "content-length", "idempotency-key", "transfer-encoding", "connection", "traceparent"];
+fn sign(item: &Item) -> Sign {
+    let section = item.section();
+    let (nonce, standard) = (section.key("nonce"), section.key("standard"));
+    let sign = Sign { nonce: nonce.some_secret(), standard: signing_secret(&standard) };
+    if !item.is_absent() && nonce.is_absent() && standard.is_absent() {
+        item.error("must hold nonce: KEY or standard: whsec_…");
+    }
+    section.finish();
+    sign
+}
 
-fn headers(item: &Item) -> Vec<(String, SecretString)> {
+fn query_collection(section: &Section, platforms: &[platform::Config]) -> QueryCollectionConfig {
+    let collection = section.key("collection").required("required; the id of the collection");
+    let account = section.key("platform");
+    QueryCollectionConfig {
+        collection: collection.some_text().unwrap_or_default().into(),
+        top: section.key("top").number(1..=128).map_or(DEFAULT_TOP, |n| n as u32),
+        min: section.key("min").decimal(0.01..=0.99).unwrap_or(DEFAULT_MIN),
+        references: section.key("references").bool().unwrap_or(false),
+        reranker: section.key("reranker").some_text().unwrap_or(DEFAULT_RERANKER).into(),
+        timeout: section.key("timeout").duration(MOMENT..=24 * HOUR).unwrap_or(10 * SECOND),
+        account: query_account(&account, platforms).unwrap_or_else(|| {
+            if account.is_absent() {
+                account.error("required; the name of a platform of type aivax with an api_key");
+            }
+            QueryAccount { base_url: String::new(), api_key: SecretString::default() }
+        }),
+    }
+}
+
+/// The AIVAX account of that name that can be asked; where none is named, the only one.
+pub(super) fn query_account(item: &Item, platforms: &[platform::Config]) -> Option<QueryAccount> {
+    let accounts: Vec<_> = platforms.iter().filter_map(account).collect();
+    if item.is_absent() {
+        let [(_, account)] = accounts.as_slice() else { return None };
+        return Some(account.clone());
+    }
+    let named = |name: &str| accounts.iter().find(|(known, _)| *known == name);
+    item.parse("must be the name of a platform of type aivax with an api_key", |v| named(v.as_str()?))
+        .map(|(_, account)| account.clone())
+}
+
+fn account(config: &platform::Config) -> Option<(&str, QueryAccount)> {
+    let platform::Kind::Aivax(aivax) = &config.kind else { return None };
+    let api_key = aivax.api_key.clone()?;
+    Some((&config.name, QueryAccount { base_url: aivax.base_url.clone(), api_key }))
+}
+
+/// Headers that we set ourselves, or that belong to the connection.
+const OURS: &[&str] = &[
+    "content-type",
+    "host",
+    "content-length",
+    "idempotency-key",
+    "transfer-encoding",
+    "connection",
+    "traceparent",
+    "x-request-nonce",
+];
+
+pub(super) fn headers(item: &Item) -> Vec<(String, SecretString)> {
     let mut seen = BTreeMap::new();
     let mut headers = Vec::new();
     for (name, item) in item.entries() {

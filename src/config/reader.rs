@@ -7,7 +7,7 @@ use std::{
 };
 
 use axum::http::Uri;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value};
 
 use super::{expand::Expansion, path, units};
@@ -221,6 +221,15 @@ impl<'a> Item<'a> {
         };
         self.error(wrong);
         None
+    }
+
+    /// A secret of at least 16 characters.
+    pub(super) fn some_secret(&self) -> Option<SecretString> {
+        let secret = self.secret()?;
+        if secret.expose_secret().chars().count() < 16 {
+            self.error("must have at least 16 characters");
+        }
+        Some(secret)
     }
 
     /// An `http` or `https` URL.

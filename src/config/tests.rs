@@ -40,6 +40,8 @@ fn env(name: &str) -> Option<String> {
         "OPENAI_API_KEY" => "sk-openai",
         "OPENAI_WEBHOOK_SECRET" => "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
         "ORDERS_TOKEN" => "orders",
+        "ORDERS_SIGNING_SECRET" => "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
+        "AIVAX_HOOK_KEY" => "hook-key-hook-key",
         "ACTIOND_AMQP_URL" => "amqp://guest:guest@localhost:5672/%2f",
         _ => return None,
     };
@@ -66,7 +68,7 @@ fn first_headers(loaded: &Loaded) -> Vec<(&str, &str)> {
 }
 
 fn api_key(loaded: &Loaded) -> &str {
-    let platform::Kind::AgentsApi { api_key, .. } = &loaded.config.platforms[0].kind;
+    let platform::Kind::AgentsApi { api_key, .. } = &loaded.config.platforms[0].kind else { panic!("not agents_api") };
     api_key.expose_secret()
 }
 
@@ -119,7 +121,7 @@ fn each_problem_has_its_path_and_says_what_is_allowed() {
         ("log: json", "otlp: \"localhost:4318\"", "telemetry.otlp", "http:// or https://"),
         ("name: openai", "name: OpenAI", "platforms[0].name", "lower-case"),
         ("name: openai, ", "", "platforms[0].name", "required"),
-        ("type: agents_api", "type: openai", "platforms[0].type", "must be one of agents_api"),
+        ("type: agents_api", "type: openai", "platforms[0].type", "must be one of agents_api, aivax"),
         ("type: agents_api", "type: agents_api, workflow_runs: true", "platforms[0].workflow_runs", "unknown key"),
         ("http://127.0.0.1:9101/v1", "127.0.0.1:9101", "platforms[0].base_url", "http:// or https://"),
         ("http://127.0.0.1:9101/v1", "http://u:p@h/v1", "platforms[0].base_url", "without user"),
@@ -153,7 +155,7 @@ fn each_problem_has_its_path_and_says_what_is_allowed() {
         ("name: f,", "name: f, platforms: [],", "functions[0].platforms", "must name a platform"),
         ("name: f,", "name: f, platforms: openai,", "functions[0].platforms", "must be a list"),
         ("name: f,", "name: f, deferred: maybe,", "functions[0].deferred", "true or false"),
-        (HANDLER, "type: mcp", "functions[0].handler.type", "http, command, echo"),
+        (HANDLER, "type: mcp", "functions[0].handler.type", "http, command, query_collection, echo"),
         (HANDLER, "url: x", "functions[0].handler.type", "required"),
         (HANDLER, "type: http", "functions[0].handler.url", "required"),
         (HANDLER, "type: http, url: x", "functions[0].handler.url", "http:// or https://"),
@@ -180,6 +182,127 @@ fn each_problem_has_its_path_and_says_what_is_allowed() {
         let found = lines(with(from, to));
         assert_eq!(found.len(), 1, "{to}: {found:?}");
         assert!(found[0].starts_with(&format!("{path}: ")) && found[0].contains(part), "{to}: {found:?}");
+    }
+}
+
+const PLATFORMS: &str = "platforms:\n";
+const AIVAX: &str = r#"platforms:
+  - { name: aivax, type: aivax, hook_keys: ["hook-key-hook-key"], api_key: "sk-aiv-key" }
+"#;
+const PUBLIC: &str = r#"ingress: { listen: "127.0.0.1:9100", public_url: "https://h" }"#;
+
+/// The base with an AIVAX account, and one text in place of another.
+fn with_aivax(from: &str, to: &str) -> Result<Loaded, Errors> {
+    let ingress = BASE.lines().nth(1).unwrap();
+    let text = BASE.replace(ingress, PUBLIC).replace(PLATFORMS, AIVAX).replace("name: f,", "name: fun,");
+    assert!(text.contains(from), "{from}");
+    parse(&text.replace(from, to), &env)
+}
+
+#[test]
+fn an_aivax_account_has_keys_and_no_webhook() {
+    let loaded = with_aivax("sk-aiv-key", "sk-aiv-key").unwrap();
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    let platform::Kind::Aivax(aivax) = &loaded.config.platforms[0].kind else { panic!("not aivax") };
+    assert_eq!((aivax.cost.clone(), aivax.budget, aivax.hook_keys.len()), (10..=13, Duration::from_secs(25), 1));
+    assert_eq!(aivax.base_url, "https://inference.aivax.net/api/v1");
+    let two = r#"listing_secret: ["first-token-first", "second-token-second"], type: aivax"#;
+    let loaded = with_aivax("type: aivax", two).unwrap();
+    let platform::Kind::Aivax(aivax) = &loaded.config.platforms[0].kind else { panic!("not aivax") };
+    assert_eq!(aivax.listing_secrets.len(), 2);
+    let debug = format!("{loaded:?}");
+    for secret in ["sk-aiv", "hook-key", "first-token"] {
+        assert!(!debug.contains(secret), "{secret}");
+    }
+    let keys = r#"hook_keys: ["hook-key-hook-key"]"#;
+    for (from, to, path, part) in [
+        (PUBLIC, "", "ingress.public_url", "platform aivax is told to call"),
+        (keys, "hook_keys: []", "platforms[0].hook_keys", "one key, or two"),
+        (keys, "hook_keys: [hook-key-1, hook-key-2, hook-key-3]", "platforms[0].hook_keys", "one key, or two"),
+        (keys, "budget: 20s", "platforms[0].hook_keys", "required"),
+        (keys, "hook_keys: hook-key-hook-key", "platforms[0].hook_keys", "must be a list"),
+        (keys, "hook_keys: [short]", "platforms[0].hook_keys[0]", "at least 8"),
+        ("type: aivax", "type: aivax, budget: 1h", "platforms[0].budget", "from 1s to 5m"),
+        ("type: aivax", "type: aivax, cost: { min: 3 }", "platforms[0].cost.min", "from 4 to 16"),
+        ("type: aivax", "type: aivax, cost: { min: 14 }", "platforms[0].cost.min", "more than max, which is 13"),
+        ("type: aivax", "type: aivax, listing_key: short", "platforms[0].listing_key", "at least 16"),
+        ("type: aivax", "type: aivax, listing_key: \"a b&c=d/e?f#ghijklmn\"", "platforms[0].listing_key", "URL"),
+        ("type: aivax", "type: aivax, listing_secret: [short]", "platforms[0].listing_secret[0]", "at least 16"),
+        ("type: aivax", "type: aivax, webhook: { insecure: true }", "platforms[0].webhook", "unknown key"),
+        ("name: fun,", "name: fun, dedupe: 2,", "functions[0].dedupe", "duration"),
+    ] {
+        let found = lines(with_aivax(from, to));
+        assert!(
+            found.iter().any(|line| line.starts_with(&format!("{path}: ")) && line.contains(part)),
+            "{to}: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn a_search_needs_its_collection_and_an_account() {
+    let search = |keys: &str| with_aivax(HANDLER, &format!("type: query_collection{keys}"));
+    let loaded = search(", collection: c-1").unwrap();
+    let handler::Config::QueryCollection(query) = &loaded.config.functions[0].handler else { panic!("no search") };
+    assert_eq!((query.top, query.min, query.references, query.reranker.as_str()), (5, 0.2, false, "rrf"));
+    let text = BASE.replace(HANDLER, "type: query_collection, collection: c-1");
+    let found = lines(parse(&text, &env));
+    assert!(found.len() == 1 && found[0].starts_with("functions[0].handler.platform: required"), "{found:?}");
+    for (keys, path) in [
+        ("", "collection"),
+        (", collection: c, top: 0", "top"),
+        (", collection: c, min: 1.5", "min"),
+        (", collection: c, platform: openai", "platform"),
+        (", collection: c, url: x", "url"),
+    ] {
+        let found = lines(search(keys));
+        assert!(
+            found.len() == 1 && found[0].starts_with(&format!("functions[0].handler.{path}: ")),
+            "{keys}: {found:?}"
+        );
+    }
+    let fixed = with_aivax("parameters: { type: object }, ", "").unwrap().config.functions[0].parameters.clone();
+    assert_eq!(fixed["type"], "object");
+}
+
+#[test]
+fn a_handler_can_be_signed_for_in_two_ways() {
+    let sign = |keys: &str| with(HANDLER, &format!("{HANDLER}, sign: {keys}"));
+    let signed = |keys: &str| match &sign(keys).unwrap().config.functions[0].handler {
+        handler::Config::Http(http) => (http.sign.nonce.is_some(), http.sign.standard.is_some()),
+        _ => panic!("not http"),
+    };
+    assert_eq!(signed("{ nonce: sixteen-letters-1 }"), (true, false));
+    assert_eq!(signed("{ standard: \"${S}\" }"), (false, true));
+    for (keys, path) in [("{}", ""), ("{ nonce: short }", ".nonce"), ("{ standard: whsec_! }", ".standard"), ("x", "")]
+    {
+        let found = lines(sign(keys));
+        assert!(
+            found.len() == 1 && found[0].starts_with(&format!("functions[0].handler.sign{path}: ")),
+            "{keys}: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn sources_are_read_and_told_apart_by_url_and_key() {
+    let sources = |list: &str| parse(&format!("{BASE}function_sources: [{list}]"), &env);
+    let loaded = sources("{ url: \"https://h/f\" }, { url: \"https://h/f\", hook_key: sixteen-letters-1 }").unwrap();
+    assert_eq!(loaded.config.function_sources.len(), 2);
+    assert_eq!(loaded.config.function_sources[0].ttl, Duration::from_secs(600));
+    for (list, path) in [
+        ("{}", "[0].url"),
+        ("{ url: \"https://h/f\" }, { url: \"https://h/f\" }", "[1].url"),
+        ("{ url: \"aivax://h\" }", "[0].url"),
+        ("{ url: \"https://h/f\", ttl: 0s }", "[0].ttl"),
+        ("{ url: \"https://h/f\", allow_hosts: [\"h:80\"] }", "[0].allow_hosts[0]"),
+        ("{ url: \"https://h/f\", allow_hosts: [\"*\"] }", "[0].allow_hosts[0]"),
+        ("{ url: \"https://h/f\", headers: { X-Request-Nonce: x } }", "[0].headers.X-Request-Nonce"),
+        ("{ url: \"https://h/f\", platforms: [rebyte] }", "[0].platforms[0]"),
+        ("{ url: \"https://h/f\", platform: openai }", "[0].platform"),
+    ] {
+        let found = lines(sources(list));
+        assert!(found.len() == 1 && found[0].starts_with(&format!("function_sources{path}: ")), "{list}: {found:?}");
     }
 }
 

@@ -1,6 +1,9 @@
 //! Posts a call to a URL; the answer is the output.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -16,13 +19,28 @@ use serde_json::{Map, Value};
 use super::{Body, Call, Error, Handler, HttpConfig, Response, output};
 use crate::{
     http::{BodyError, Client, describe, read_capped, retry_after},
+    ingress::signature::{decode_key, sign},
+    nonce::{self, Minted},
     session::Output,
 };
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// What a handler must be able to rely on.
-const RESERVED: [&str; 7] =
-    ["connection", "content-length", "content-type", "host", IDEMPOTENCY_KEY, "trailer", "transfer-encoding"];
+const RESERVED: [&str; 8] = [
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    IDEMPOTENCY_KEY,
+    "trailer",
+    "transfer-encoding",
+    nonce::HEADER,
+];
+
+/// Whether we set that header ourselves, or the connection does.
+pub fn is_reserved(header: &str) -> bool {
+    RESERVED.contains(&header.to_ascii_lowercase().as_str())
+}
 
 pub struct Http {
     client: Client,
@@ -32,6 +50,9 @@ pub struct Http {
     body: Body,
     response: Response,
     max_response: usize,
+    nonce: Option<Arc<Minted>>,
+    /// Of Standard Webhooks signatures.
+    key: Option<Vec<u8>>,
 }
 
 impl Http {
@@ -46,18 +67,32 @@ impl Http {
             body: config.body,
             response: config.response,
             max_response: config.max_response,
+            nonce: config.sign.nonce.clone().map(|key| Arc::new(Minted::new(key))),
+            key: match &config.sign.standard {
+                Some(secret) => Some(decode_key(secret.expose_secret()).map_err(|e| ("sign.standard".to_owned(), e))?),
+                None => None,
+            },
         })
     }
 
+    /// With a nonce that others send too.
+    pub fn with_nonce(self, nonce: Option<Arc<Minted>>) -> Self {
+        Self { nonce, ..self }
+    }
+
     async fn exchange(&self, call: &Call, now: SystemTime) -> Result<Output, Error> {
-        let request = self.client.post(self.url.clone()).headers(self.headers_for(call)).body(self.body_for(call, now));
+        let body = self.body_for(call, now);
+        let mut headers = self.headers_for(call);
+        self.sign(call, &mut headers, &body, now).await?;
+        let request = self.client.post(self.url.clone()).headers(headers).body(body);
         let response = request.send().await.map_err(|e| Error::retryable(describe(&e)))?;
         match response.status() {
             StatusCode::ACCEPTED if call.result_url.is_some() => return Err(Error::Later),
             StatusCode::ACCEPTED => {
                 let detail =
                     "the handler answered 202 (later), but has no address for its result: set ingress.public_url";
-                return Err(Error::fatal(detail));
+                let message = "The function gives its result later, which is not available synchronously.".to_owned();
+                return Err(Error::Final { detail: detail.to_owned(), message: Some(message) });
             }
             status if status.is_success() => {}
             status => return Err(refused(status, response.headers(), now)),
@@ -86,6 +121,28 @@ impl Http {
             insert("traceparent", traceparent);
         }
         headers
+    }
+
+    async fn sign(&self, call: &Call, headers: &mut HeaderMap, body: &str, now: SystemTime) -> Result<(), Error> {
+        if let Some(nonce) = &self.nonce {
+            let nonce = nonce.get().await.ok_or_else(|| Error::retryable("no nonce could be made"))?;
+            let mut value = HeaderValue::from_str(&nonce).map_err(|_| Error::fatal("the nonce is no header value"))?;
+            value.set_sensitive(true);
+            headers.insert(nonce::HEADER, value);
+        }
+        if let Some(key) = &self.key {
+            let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            let seconds = i64::try_from(seconds).unwrap_or_default();
+            let id = call.key.handler_idempotency_key();
+            let signature = sign(key, &id, seconds, body.as_bytes());
+            for (name, value) in
+                [("webhook-id", id), ("webhook-timestamp", seconds.to_string()), ("webhook-signature", signature)]
+            {
+                let value = HeaderValue::from_str(&value).map_err(|_| Error::fatal("the call cannot be signed"))?;
+                headers.insert(name, value);
+            }
+        }
+        Ok(())
     }
 
     fn body_for(&self, call: &Call, now: SystemTime) -> String {
@@ -152,7 +209,7 @@ struct Function<'a> {
 struct Context<'a> {
     external_user_id: Option<&'a str>,
     metadata: Map<String, Value>,
-    call_source: &'static str,
+    call_source: &'a str,
     conversation_token: &'a str,
     moment: String,
     platform: &'a str,
@@ -165,19 +222,30 @@ struct Context<'a> {
     result_url: Option<&'a str>,
 }
 
+/// Keys of a session's metadata that say what AIVAX's context says; they fill it and are left out of its `metadata`.
+const CONTEXT: [&str; 4] = ["externalUserId", "callSource", "conversationToken", "moment"];
+
 fn envelope(call: &Call, now: SystemTime) -> String {
     let session = &call.key.session;
-    let user = ["externalUserId", "external_user_id", "user"].iter().find_map(|key| call.metadata.get(*key)?.as_str());
+    let given = |key: &str| call.metadata.get(key).and_then(Value::as_str);
     let text = |value: &Value| Value::String(value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+    let fills = |key: &str, value: &Value| CONTEXT.contains(&key) && value.is_string();
     let envelope = Envelope {
         r#type: "tool_call",
         function: Function { name: &call.function, content: call.arguments.value() },
         context: Context {
-            external_user_id: user,
-            metadata: call.metadata.iter().map(|(key, value)| (key.clone(), text(value))).collect(),
-            call_source: "actiond",
-            conversation_token: &session.session,
-            moment: moment(now),
+            external_user_id: ["externalUserId", "external_user_id", "user"].into_iter().find_map(given),
+            metadata: call
+                .metadata
+                .iter()
+                .filter(|(key, value)| !fills(key, value))
+                .map(|(key, value)| (key.clone(), text(value)))
+                .collect(),
+            call_source: given("callSource").unwrap_or("actiond"),
+            conversation_token: given("conversationToken").unwrap_or(&session.session),
+            moment: given("moment")
+                .filter(|moment| moment.parse::<Timestamp>().is_ok())
+                .map_or_else(|| moment(now), str::to_owned),
             platform: &session.platform,
             session_id: &session.session,
             turn_id: &call.key.turn,

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     Arrival, Arrived, Claim, ClaimRequest, Completion, Due, Mark, Result, Store, Taken, Unfinished, group::Group,
 };
-use crate::session::SessionKey;
+use crate::session::{CallKey, SessionKey};
 
 /// Questions that share one statement at most.
 const BATCH: usize = 128;
@@ -73,6 +73,11 @@ impl Ledger {
 
     pub async fn secret(&self, name: &str, fresh: &[u8]) -> Result<Vec<u8>> {
         self.store.secret(name, fresh).await
+    }
+
+    /// What there is of one call, in whatever state.
+    pub async fn find(&self, call: &CallKey) -> Result<Option<Unfinished>> {
+        self.store.find(call).await
     }
 
     pub async fn unfinished(&self, session: &SessionKey) -> Result<Vec<Unfinished>> {

@@ -166,6 +166,17 @@ impl Store for Postgres {
         Ok(sqlx::query(sql::SECRET).bind(name).fetch_one(&self.pool).await?.try_get(0)?)
     }
 
+    async fn find(&self, call: &CallKey) -> Result<Option<Unfinished>> {
+        let row = sqlx::query(sql::READ)
+            .bind(&*call.session.platform)
+            .bind(&*call.session.session)
+            .bind(&*call.turn)
+            .bind(&*call.call_id)
+            .fetch_optional(&self.pool)
+            .await?;
+        row.map(|row| Ok(read_row(&row)?.unfinished(call.clone()))).transpose()
+    }
+
     async fn unfinished(&self, session: &SessionKey) -> Result<Vec<Unfinished>> {
         let rows =
             sqlx::query(sql::UNFINISHED).bind(&*session.platform).bind(&*session.session).fetch_all(&self.pool).await?;

@@ -112,6 +112,17 @@ impl Store for Sqlite {
             .await
     }
 
+    async fn find(&self, call: &CallKey) -> Result<Option<Unfinished>> {
+        let row = sqlx::query(sql::READ)
+            .bind(&*call.session.platform)
+            .bind(&*call.session.session)
+            .bind(&*call.turn)
+            .bind(&*call.call_id)
+            .fetch_optional(&self.database.reads)
+            .await?;
+        row.map(|row| Ok(read_row(&row)?.unfinished(call.clone()))).transpose()
+    }
+
     async fn unfinished(&self, session: &SessionKey) -> Result<Vec<Unfinished>> {
         let rows = sqlx::query(sql::UNFINISHED)
             .bind(&*session.platform)

@@ -34,8 +34,8 @@ pub(super) enum Answer {
 
 /// What the model reads when a handler did not choose its words.
 pub(crate) const FAILED: &str = "The function failed and gave no result. The failure was reported to its operators.";
-const EXPIRED: &str = "The function did not finish in time and gave no result.";
-const INTERRUPTED: &str =
+pub(crate) const EXPIRED: &str = "The function did not finish in time and gave no result.";
+pub(crate) const INTERRUPTED: &str =
     "The function was interrupted: whether it took effect is unknown. Check before calling it again.";
 
 /// A handler that took longer than this has its call looked up again before the result is submitted.

@@ -100,7 +100,7 @@ async fn a_result_outlives_a_restart_of_every_process(pair: Pair) {
 }
 
 async fn a_call_whose_result_never_comes_ends_at_its_deadline(pair: Pair) {
-    let rig = Setup::new(pair).http("a", "").platform("call_deadline: 2s").start().await;
+    let rig = Setup::new(pair).http("a", "").platform_key("call_deadline: 2s").start().await;
     rig.handler.reply("a", [Reply::new(202, "")]);
     let id = rig.session("call a").await;
     let session = rig.settled(&id).await;

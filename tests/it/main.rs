@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod aivax;
 mod crash;
 mod demo;
 mod endings;

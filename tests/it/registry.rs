@@ -68,7 +68,7 @@ async fn a_session_without_the_metadata_may_not_call(pair: Pair) {
 
 #[tokio::test]
 async fn an_image_that_rebyte_does_not_take_is_told_to_the_model() {
-    let setup = Setup::new(Pair::EmbeddedSqlite).platform("flavor: rebyte");
+    let setup = Setup::new(Pair::EmbeddedSqlite).platform_key("flavor: rebyte");
     let rig = setup.http("a", "").start().await;
     let image =
         |size| Reply { headers: vec![("content-type", "image/png".to_owned())], ..Reply::new(200, vec![0; size]) };

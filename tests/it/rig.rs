@@ -71,6 +71,7 @@ pub(crate) struct Rig {
     pub(crate) worker: Option<Daemon>,
     pub(crate) secret: String,
     pub(crate) ingress_at: SocketAddr,
+    pub(crate) handler_at: SocketAddr,
     platform_at: SocketAddr,
     config: String,
     folder: Folder,
@@ -81,8 +82,9 @@ pub(crate) struct Rig {
 pub(crate) struct Setup {
     pair: Pair,
     functions: String,
+    platforms: String,
     extra: String,
-    platform: String,
+    platform_keys: String,
     queue_url: Option<String>,
     store_url: Option<String>,
 }
@@ -92,8 +94,9 @@ impl Setup {
         Self {
             pair,
             functions: String::new(),
+            platforms: String::new(),
             extra: String::new(),
-            platform: String::new(),
+            platform_keys: String::new(),
             queue_url: None,
             store_url: None,
         }
@@ -118,6 +121,12 @@ impl Setup {
         self
     }
 
+    /// One more platform, as a YAML map in one line.
+    pub(crate) fn platform(mut self, yaml: &str) -> Self {
+        self.platforms += &format!("  - {yaml}\n");
+        self
+    }
+
     /// Further YAML at the top level, such as `worker: { … }`.
     pub(crate) fn extra(mut self, yaml: &str) -> Self {
         self.extra += yaml;
@@ -126,8 +135,8 @@ impl Setup {
     }
 
     /// Further YAML keys of the platform, in one line.
-    pub(crate) fn platform(mut self, key: &str) -> Self {
-        self.platform += &format!("    {key}\n");
+    pub(crate) fn platform_key(mut self, key: &str) -> Self {
+        self.platform_keys += &format!("    {key}\n");
         self
     }
 
@@ -183,10 +192,11 @@ impl Setup {
              retry: {{ initial: 50ms, max: 500ms }}\n\
              {extra}\
              platforms:\n  - name: openai\n    type: agents_api\n    base_url: \"http://{platform_at}/v1\"\n    \
-             api_key: sk-test\n    webhook: {{ scheme: standard, secrets: [\"{secret}\"] }}\n{platform}\
-             functions:\n{functions}",
-            platform = self.platform,
+             api_key: sk-test\n    webhook: {{ scheme: standard, secrets: [\"{secret}\"] }}\n{platform_keys}\
+             {platforms}functions:\n{functions}",
+            platform_keys = self.platform_keys,
             extra = self.extra,
+            platforms = self.platforms,
             functions = self.functions.replace("HANDLER", &handler_at.to_string()),
         );
         Rig {
@@ -196,6 +206,7 @@ impl Setup {
             worker: None,
             secret,
             ingress_at,
+            handler_at,
             platform_at,
             config,
             folder,
@@ -381,6 +392,11 @@ impl Rig {
             ("webhook-timestamp", timestamp.to_string()),
             ("webhook-signature", signature),
         ]
+    }
+
+    /// Where the SQLite store is.
+    pub(crate) fn store_file(&self) -> String {
+        format!("{}/actiond.db", self.folder.path())
     }
 
     pub(crate) fn logs(&self) -> String {

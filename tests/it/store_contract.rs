@@ -320,6 +320,11 @@ async fn unfinished_business_is_listed_until_it_ends(store: Arc<dyn Store>) {
     let found: Vec<_> = unfinished.iter().map(|u| (&*u.key.call_id, u.stored.is_some())).collect();
     assert_eq!(found, [("claimed", false), ("completed", true)]);
     assert_eq!(unfinished[0].key, claimed.key);
+    // One call is found in whatever state.
+    let found = store.find(&gone.key).await.unwrap().unwrap();
+    assert!(found.key == gone.key && found.stored.is_none());
+    assert_eq!(store.find(&lease.key).await.unwrap().unwrap().stored.unwrap().submission.body, b"{}");
+    assert!(store.find(&request("never").key).await.unwrap().is_none());
     assert!(store.unfinished(&SessionKey::new("openai", "other")).await.unwrap().is_empty());
 }
 

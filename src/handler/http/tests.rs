@@ -10,7 +10,7 @@ use tokio::{
 
 use super::*;
 use crate::{
-    handler::tests::call,
+    handler::{Sign, tests::call},
     session::{CallKey, Part, SessionKey},
 };
 
@@ -57,6 +57,7 @@ fn config(url: String) -> HttpConfig {
         body: Body::Arguments,
         response: Response::Text,
         max_response: 1024,
+        sign: Sign::default(),
     }
 }
 
@@ -154,6 +155,48 @@ async fn a_handler_that_has_an_address_for_its_result_may_answer_later() {
     assert!(body.contains(r#""resultUrl":"https://h/results/t""#), "{body}");
 }
 
+#[tokio::test]
+async fn the_envelope_is_aivax_s_where_the_session_says_what_aivax_would() {
+    let (url, mut seen) = server(200, &[], b"ok").await;
+    let mut call = call(r#"{"user_id":"example-user-id"}"#);
+    call.function = "view_client".into();
+    let metadata = json!({"externalUserId": "u_1", "callSource": "WebChatClient", "conversationToken": "t_1",
+                          "moment": "2025-05-18T03:36:27+00:00", "plan": "pro"});
+    call.metadata = Arc::new(metadata.as_object().unwrap().clone());
+    handler(&HttpConfig { body: Body::Protocol, ..config(url) }).call(&call).await.unwrap();
+    let body = seen.recv().await.unwrap().body;
+    // The seed's envelope byte for byte; our own ids follow within the context.
+    let envelope = r#"{"type":"tool_call","function":{"name":"view_client","content":{"user_id":"example-user-id"}},"context":{"externalUserId":"u_1","metadata":{"plan":"pro"},"callSource":"WebChatClient","conversationToken":"t_1","moment":"2025-05-18T03:36:27+00:00","platform":"#;
+    assert!(body.starts_with(envelope), "{body}");
+}
+
+#[tokio::test]
+async fn a_signed_call_carries_a_nonce_and_a_signature_over_its_body() {
+    let (url, mut seen) = server(200, &[], b"ok").await;
+    let secret = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+    let sign = Sign { nonce: Some("shared-key-of-both".into()), standard: Some(secret.into()) };
+    let config = HttpConfig { sign, headers: vec![("Webhook-Id".into(), "forged".into())], ..config(url) };
+    let call = call(r#"{"n":1}"#);
+    let handler = handler(&config);
+    handler.call(&call).await.unwrap();
+    handler.call(&call).await.unwrap();
+    let (first, second) = (seen.recv().await.unwrap(), seen.recv().await.unwrap());
+
+    let nonce = first.headers["x-request-nonce"].to_str().unwrap();
+    assert!(nonce.starts_with("$2a$12$") && second.headers["x-request-nonce"] == nonce, "{nonce}");
+    let nonces = nonce::Verifier::new(vec!["shared-key-of-both".into()], 10..=13, nonce::Pool::new(1));
+    assert_eq!(nonces.verify(nonce).await, Ok(()));
+
+    let webhook =
+        crate::platform::WebhookConfig::Standard { secrets: vec![secret.into()], tolerance: Duration::from_secs(60) };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
+    let verified = crate::ingress::signature::Verifier::new(&webhook)
+        .unwrap()
+        .verify(&first.headers, first.body.as_bytes(), now)
+        .unwrap();
+    assert_eq!(verified.id, call.key.handler_idempotency_key());
+}
+
 #[test]
 fn the_moment_is_in_whole_seconds_with_an_offset() {
     let now = SystemTime::UNIX_EPOCH + Duration::from_millis(1_747_539_387_999);
@@ -212,7 +255,7 @@ async fn a_status_says_whether_another_attempt_makes_sense() {
         assert_eq!(matches!(error, Error::Overloaded { .. }), matches!(status, 429 | 503), "{status}");
         assert_eq!(error.to_string(), format!("the handler answered {status}"));
     }
-    for status in [202, 300, 302, 304, 400, 401, 404, 409, 422] {
+    for status in [300, 302, 304, 400, 401, 404, 409, 422] {
         let error = answered(status, &[("location", "http://127.0.0.1:9/")], b"").await.unwrap_err();
         assert!(matches!(error, Error::Final { message: None, .. }), "{status}");
     }

@@ -1,0 +1,95 @@
+//! The listing of the functions that AIVAX reads before it prepares its tools. It is rendered once for each registry.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
+
+use crate::{
+    function::{Function, Registry},
+    platform::Flavor,
+    tools::{Callback, Tool, protocol_function},
+};
+
+pub(super) struct Listing {
+    url: String,
+    /// Told to AIVAX, which sends it with each callback.
+    token: Option<SecretString>,
+    rendered: Mutex<Option<(Arc<Registry>, Bytes)>>,
+}
+
+impl Listing {
+    pub(super) fn new(url: String, token: Option<&SecretString>) -> Self {
+        Self { url, token: token.cloned(), rendered: Mutex::default() }
+    }
+
+    /// The listing of what answers that platform.
+    pub(super) fn render(&self, registry: &Arc<Registry>, platform: &str) -> Bytes {
+        let mut rendered = self.rendered.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*rendered {
+            Some((of, bytes)) if Arc::ptr_eq(of, registry) => bytes.clone(),
+            _ => {
+                let functions = registry.of(platform).into_iter().filter(|f| is_listed(f, platform));
+                let functions: Vec<Value> = functions.map(|f| self.definition(f)).collect();
+                let bytes = Bytes::from(json!({ "functions": functions }).to_string());
+                *rendered = Some((registry.clone(), bytes.clone()));
+                bytes
+            }
+        }
+    }
+
+    fn definition(&self, function: &Function) -> Value {
+        let tool = Tool {
+            name: &function.name,
+            description: &function.description,
+            parameters: &function.parameters,
+            deferred: false,
+        };
+        let token = self.token.as_ref().map(ExposeSecret::expose_secret);
+        let (definition, warnings) = protocol_function(&tool, Callback { url: &self.url, token });
+        for warning in warnings {
+            tracing::debug!(function = function.name, warning, "listed with less than its schema");
+        }
+        definition
+    }
+}
+
+/// One name that AIVAX does not take would fail every inference of the account.
+fn is_listed(function: &Function, platform: &str) -> bool {
+    let checked = Flavor::Aivax.check_name(&function.name);
+    if let Err(why) = checked {
+        tracing::warn!(platform, function = function.name, why, "not listed");
+    }
+    checked.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::function::tests::echo;
+
+    #[test]
+    fn what_aivax_can_call_is_listed_in_order_and_once_for_each_registry() {
+        let only_other = Function { platforms: vec!["openai".into()], ..echo("elsewhere", None) };
+        let names =
+            [echo("view_client", None), echo("a-b", None), echo("ab", None), echo("add_note", None), only_other];
+        let registry = Arc::new(Registry::new(names));
+        let listing = Listing::new("https://h/functions/aivax".into(), Some(&"token".into()));
+        let bytes = listing.render(&registry, "aivax");
+        let function = |name: &str| {
+            json!({
+                "name": name,
+                "description": "d",
+                "callbackUrl": "https://h/functions/aivax",
+                "headers": { "Authorization": "Bearer token" },
+                "contentFormat": { "type": "object", "properties": {} },
+            })
+        };
+        let expected = json!({ "functions": [function("add_note"), function("view_client")] });
+        assert_eq!(serde_json::from_slice::<Value>(&bytes).ok(), Some(expected));
+        assert_eq!(listing.render(&registry, "aivax").as_ptr(), bytes.as_ptr());
+        let empty = listing.render(&Arc::default(), "aivax");
+        assert_eq!(empty, r#"{"functions":[]}"#);
+    }
+}
