@@ -27,6 +27,7 @@ use crate::{
     http,
     ingress::{self, Ingress, signature::Verifier},
     later::{Addresses, Results},
+    mcp::{Importer, Servers},
     metrics::Metrics,
     platform::{self, AgentsApi, Platform},
     queue::{self, DeadLetters, Embedded, RabbitMq, RabbitMqDead, SharedQueue},
@@ -86,6 +87,8 @@ pub struct App {
     functions: Arc<Live>,
     /// Where functions are imported from.
     sources: Vec<Source>,
+    servers: Servers,
+    importer: Option<Importer>,
     code: Code,
     client: http::Client,
     reload: Option<Reload>,
@@ -125,7 +128,8 @@ impl App {
         let ledger = store.map(|opened| Ledger::new(opened.store, config.store.timeout));
         let client = http::client().context("cannot make an HTTP client")?;
         let accounts = accounts(&config.platforms, &client)?;
-        let functions = Arc::new(Live::new(code.registry(&config.functions, &client, Instant::now())?));
+        let servers = servers(&config, &client)?;
+        let functions = Arc::new(Live::new(code.registry(&config.functions, &client, &servers, Instant::now())?));
         let addresses = ledger.clone().zip(public_url).map(|(ledger, url)| Arc::new(Addresses::new(ledger, url)));
         let results = addresses.clone().zip(ledger.clone()).filter(|_| role != Role::Worker);
         let results = results.map(|(addresses, ledger)| Results {
@@ -134,7 +138,10 @@ impl App {
             platforms: accounts.iter().map(|(name, account)| (name.clone(), account.platform.clone())).collect(),
             metrics: metrics.clone(),
         });
-        let sources = if role != Role::Ingress || is_called { sources(&config, &metrics)? } else { Vec::new() };
+        let runs_functions = role != Role::Ingress || is_called;
+        let sources = if runs_functions { sources(&config, &metrics)? } else { Vec::new() };
+        let importer = runs_functions.then(|| importer(&servers, &client, &functions, &metrics));
+        functions.expect(servers.expected());
         let callbacks = match &ledger {
             Some(ledger) if is_called => {
                 let url = public_url.context("ingress.public_url: required by type aivax")?;
@@ -182,6 +189,8 @@ impl App {
             ledger,
             functions,
             sources,
+            servers,
+            importer,
             code,
             client,
             reload: None,
@@ -199,6 +208,7 @@ impl App {
             seen: digest,
             code: self.code.clone(),
             client: self.client.clone(),
+            servers: self.servers.clone(),
             functions: self.functions.clone(),
             metrics: self.metrics.clone(),
         });
@@ -256,6 +266,9 @@ impl App {
         for source in self.sources {
             tokio::spawn(source.run(self.functions.clone(), stop.clone()));
         }
+        if let Some(importer) = self.importer {
+            tokio::spawn(importer.run(stop.clone()));
+        }
         if let (None, Some(ledger)) = (&self.worker, self.ledger) {
             // Webhooks need no store, so its state is not this process' readiness: callbacks and results are told 503.
             let stop = stop.clone();
@@ -276,6 +289,7 @@ impl App {
         if let Some(worker) = worker {
             worker.await.context("the worker panicked")?;
         }
+        self.servers.close().await;
         self.queue.close().await;
         ended.cancel();
         let _ = tokio::time::timeout(Duration::from_secs(1), admin).await;
@@ -462,7 +476,24 @@ pub fn sources(config: &Config, metrics: &Metrics) -> anyhow::Result<Vec<Source>
     config.function_sources.iter().enumerate().map(source).collect()
 }
 
+/// The MCP servers of a config; none is connected to yet.
+pub fn servers(config: &Config, client: &http::Client) -> anyhow::Result<Servers> {
+    Servers::new(&config.mcp_servers, client).map_err(|(path, why)| anyhow!("{path}: {why}"))
+}
+
+/// What turns the tools of servers into functions of `live`.
+pub fn importer(servers: &Servers, client: &http::Client, live: &Arc<Live>, metrics: &Metrics) -> Importer {
+    let build = {
+        let (servers, client) = (servers.clone(), client.clone());
+        move |config: &function::Config| {
+            let built = Code::default().function(config, &client, &servers, Instant::now());
+            built.map_err(|error| format!("{error:#}"))
+        }
+    };
+    Importer { servers: servers.clone(), live: live.clone(), build: Box::new(build), metrics: metrics.clone() }
+}
+
 /// Every registered function with its schema compiled and its handler built.
-pub fn functions(configs: &[function::Config], client: &http::Client) -> anyhow::Result<Registry> {
-    Code::default().registry(configs, client, Instant::now())
+pub fn functions(configs: &[function::Config], client: &http::Client, servers: &Servers) -> anyhow::Result<Registry> {
+    Code::default().registry(configs, client, servers, Instant::now())
 }

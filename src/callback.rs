@@ -125,6 +125,8 @@ enum Rejected {
     TooSlow,
     Malformed(&'static str),
     UnknownFunction,
+    /// An import may bring the function soon.
+    NotImported,
     /// The store is away.
     Unavailable,
 }
@@ -161,6 +163,9 @@ async fn answer(callbacks: Arc<Callbacks>, name: &str, request: Request) -> Resu
     let body = body.map_err(|_| Rejected::Malformed("the body is too large or not complete"))?;
     let callback = Callback::parse(&body).map_err(Rejected::Malformed)?;
     let Some(function) = callbacks.functions.get(&callback.function, name) else {
+        if callbacks.functions.is_expected(&callback.function) {
+            return Err(Rejected::NotImported);
+        }
         callbacks.metrics.unknown_function(name);
         return Err(Rejected::UnknownFunction);
     };
@@ -220,6 +225,7 @@ fn refuse(metrics: &Metrics, platform: &str, rejected: Rejected) -> Response {
         Rejected::TooSlow => ("timeout", StatusCode::REQUEST_TIMEOUT, "the body came too slowly"),
         Rejected::Malformed(why) => ("malformed", StatusCode::BAD_REQUEST, why),
         Rejected::UnknownFunction => ("unknown_function", StatusCode::NOT_FOUND, "no such function"),
+        Rejected::NotImported => ("not_imported", StatusCode::SERVICE_UNAVAILABLE, "the function is not imported yet"),
         Rejected::Unavailable => ("unavailable", StatusCode::SERVICE_UNAVAILABLE, "the store is not available"),
     };
     metrics.callback(platform, outcome);

@@ -2,6 +2,7 @@
 
 mod expand;
 mod functions;
+mod mcp_servers;
 mod path;
 mod platforms;
 mod reader;
@@ -21,7 +22,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use self::reader::{Item, Problems};
-use crate::{admin, function, ingress, platform, queue, retry, store, telemetry, worker};
+use crate::{admin, function, ingress, mcp, platform, queue, retry, store, telemetry, worker};
 
 /// Every key with its default and what it is for: what `actiond init` writes.
 pub const EXAMPLE: &str = include_str!("config/example.yaml");
@@ -39,6 +40,7 @@ pub struct Config {
     pub platforms: Vec<platform::Config>,
     pub functions: Vec<function::Config>,
     pub function_sources: Vec<function::source::Config>,
+    pub mcp_servers: Vec<mcp::Config>,
 }
 
 /// A config that can be run with, and what its operator should know about it, one line each.
@@ -156,10 +158,23 @@ fn config(value: &Value, problems: &Problems) -> Config {
         let what = format!("required; it is where platform {} is told to call", aivax.name);
         ingress_item.error_at(".public_url", &what);
     }
-    let functions = functions::functions(&root.key("functions"), &retry, &platforms);
+    let mcp_servers = mcp_servers::servers(&root.key("mcp_servers"), &retry);
+    let functions = functions::functions(&root.key("functions"), &retry, &platforms, &mcp_servers);
     let function_sources = sources::sources(&root.key("function_sources"), &retry, &platforms);
     root.finish();
-    Config { ingress, admin, queue, store, worker, sweep, telemetry, platforms, functions, function_sources }
+    Config {
+        ingress,
+        admin,
+        queue,
+        store,
+        worker,
+        sweep,
+        telemetry,
+        platforms,
+        functions,
+        function_sources,
+        mcp_servers,
+    }
 }
 
 #[cfg(test)]

@@ -190,6 +190,7 @@ fn config(
 ) -> Config {
     let second = Duration::from_secs(1);
     Config {
+        mcp_servers: Vec::new(),
         ingress: ingress::Config { listen: ingress_at, max_body: 256 << 10, public_url: None },
         admin: admin::Config { listen: ingress_at, token: None },
         queue: queue::Config::Embedded,

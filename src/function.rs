@@ -72,6 +72,11 @@ impl Config {
     }
 }
 
+/// Whether platforms take it as a function's name.
+pub fn is_name(text: &str) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+}
+
 /// A function ready to be called.
 pub struct Function {
     pub name: String,
@@ -126,7 +131,11 @@ impl Function {
             Ok(arguments)
         });
         match arguments {
-            Ok(arguments) => self.handler.call(&Call { arguments, ..call }).await.map(ToolResult::Success),
+            Ok(arguments) => self
+                .handler
+                .call(&Call { arguments, if_interrupted: self.if_interrupted, ..call })
+                .await
+                .map(ToolResult::Success),
             Err(sentence) => Ok(ToolResult::Error(sentence)),
         }
     }
@@ -182,6 +191,17 @@ impl Registry {
 pub struct Live {
     layers: Mutex<Layers>,
     merged: ArcSwap<Registry>,
+    expected: ArcSwap<Vec<Expected>>,
+}
+
+/// Functions that will be registered, but are not known yet.
+#[derive(Clone, Debug)]
+pub struct Expected {
+    /// Who will register them.
+    pub by: String,
+    pub prefix: String,
+    /// What may follow the prefix; anything where empty.
+    pub only: Vec<String>,
 }
 
 struct Layers {
@@ -208,7 +228,7 @@ impl Layers {
 impl Live {
     pub fn new(config: Registry) -> Self {
         let merged = ArcSwap::from_pointee(config.clone());
-        Self { layers: Mutex::new(Layers { config, imports: Vec::new() }), merged }
+        Self { layers: Mutex::new(Layers { config, imports: Vec::new() }), merged, expected: ArcSwap::default() }
     }
 
     /// The registry of this moment.
@@ -238,6 +258,24 @@ impl Live {
         let is_refused =
             |function: &&Arc<Function>| !merged.by_name(&function.name).is_some_and(|held| Arc::ptr_eq(held, function));
         functions.iter().filter(is_refused).map(|function| function.name.clone()).collect()
+    }
+
+    /// From now on calls of such functions wait.
+    pub fn expect(&self, expected: Vec<Expected>) {
+        self.expected.store(Arc::new(expected));
+    }
+
+    /// Whoever was expected has registered its functions.
+    pub fn came(&self, by: &str) {
+        self.expected.rcu(|expected| expected.iter().filter(|e| e.by != by).cloned().collect::<Vec<_>>());
+    }
+
+    /// Whether a function of that name may be registered soon.
+    pub fn is_expected(&self, name: &str) -> bool {
+        self.expected.load().iter().any(|expected| match name.strip_prefix(&expected.prefix) {
+            Some(rest) => expected.only.is_empty() || expected.only.iter().any(|only| only == rest),
+            None => false,
+        })
     }
 
     fn change(&self, change: impl FnOnce(&mut Layers)) -> Arc<Registry> {

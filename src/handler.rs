@@ -3,10 +3,12 @@
 mod command;
 mod echo;
 mod http;
+mod mcp;
 pub(crate) mod output;
 mod query_collection;
 
 use std::{
+    fmt,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -19,21 +21,24 @@ pub use self::{
     command::Command,
     echo::Echo,
     http::{Http, is_reserved},
+    mcp::Mcp,
     query_collection::QueryCollection,
 };
 use crate::{
     arguments::Arguments,
     http::Client,
+    mcp::Servers,
     nonce::Minted,
-    session::{CallKey, Output, SessionKey},
+    session::{CallKey, IfInterrupted, Output, SessionKey},
 };
 
 /// The handler of a config. The error says where in the handler's config, and what.
-pub fn build(config: &Config, client: &Client) -> Result<Arc<dyn Handler>, (String, String)> {
+pub fn build(config: &Config, client: &Client, servers: &Servers) -> Result<Arc<dyn Handler>, (String, String)> {
     Ok(match config {
         Config::Http(config) => Arc::new(Http::new(config, client.clone())?),
         Config::Command(config) => Arc::new(Command::new(config)?),
         Config::QueryCollection(config) => Arc::new(QueryCollection::new(config, client.clone())?),
+        Config::Mcp(config) => Arc::new(Mcp::new(config, servers)?),
         Config::Echo => Arc::new(Echo),
         Config::Rust => return Err(("type".into(), "rust needs code: App::builder(config).handler(name, …)".into())),
     })
@@ -54,6 +59,7 @@ pub enum Config {
     Http(HttpConfig),
     Command(CommandConfig),
     QueryCollection(QueryCollectionConfig),
+    Mcp(McpConfig),
     Echo,
     /// Code of the program that embeds us.
     Rust,
@@ -139,6 +145,15 @@ pub struct CommandConfig {
     pub response: Response,
 }
 
+#[derive(Clone, Debug)]
+pub struct McpConfig {
+    /// Name of one of `mcp_servers`.
+    pub server: String,
+    pub tool: String,
+    /// How long one request may take; the server's where it says nothing.
+    pub timeout: Option<Duration>,
+}
+
 /// One call as a handler sees it.
 #[derive(Clone, Debug)]
 pub struct Call {
@@ -155,6 +170,19 @@ pub struct Call {
     pub traceparent: Option<String>,
     /// Where the result may be posted if it comes later; as secret as the result.
     pub result_url: Option<String>,
+    /// What is to happen if the outcome of this call is unknown.
+    pub if_interrupted: IfInterrupted,
+    /// What the handler kept in an attempt before: go on from there, start nothing anew.
+    pub note: Option<String>,
+    /// Keeps a note; `None` where nothing outlives the call.
+    pub keep: Option<Arc<dyn Keep>>,
+}
+
+/// Keeps a text with a call, for the attempt that follows a crash.
+#[async_trait]
+pub trait Keep: fmt::Debug + Send + Sync {
+    /// Whether it is kept.
+    async fn keep(&self, note: &str) -> bool;
 }
 
 impl Call {
@@ -171,6 +199,9 @@ impl Call {
             metadata: Arc::default(),
             traceparent: None,
             result_url: None,
+            if_interrupted: IfInterrupted::Rerun,
+            note: None,
+            keep: None,
         }
     }
 
@@ -237,6 +268,9 @@ pub(crate) mod tests {
             metadata: Arc::default(),
             traceparent: None,
             result_url: None,
+            if_interrupted: IfInterrupted::Rerun,
+            note: None,
+            keep: None,
         }
     }
 

@@ -35,6 +35,7 @@ struct Inner {
     result_latency: Histogram<f64>,
     in_flight: UpDownCounter<i64>,
     unknown_function: Counter<u64>,
+    import_refused: Counter<u64>,
     sessions_due: Gauge<u64>,
     broker_up: Gauge<u64>,
     dead: Gauge<u64>,
@@ -112,6 +113,11 @@ impl Metrics {
     /// `actiond_unknown_function_total{platform}`
     pub fn unknown_function(&self, platform: &str) {
         self.inner.unknown_function.add(1, &[label("platform", platform)]);
+    }
+
+    /// `actiond_import_refused_total{server,reason}`: tools of MCP servers that did not become functions.
+    pub fn import_refused(&self, server: &str, reason: &'static str) {
+        self.inner.import_refused.add(1, &[label("server", server), label("reason", reason)]);
     }
 
     /// `actiond_sessions_due`, the scheduler's last look.
@@ -196,6 +202,7 @@ impl Inner {
             handler: seconds("actiond_handler", "Time that a handler ran."),
             result_latency: seconds("actiond_result_latency", "Time from webhook accepted to result accepted."),
             in_flight: in_flight.with_description("Calls whose handler is running.").build(),
+            import_refused: counter("actiond_import_refused", "Tools of MCP servers that did not become functions."),
             unknown_function: counter(
                 "actiond_unknown_function",
                 "Pending calls of functions that are not registered.",

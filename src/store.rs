@@ -93,6 +93,8 @@ pub struct Lease {
     pub deadline: Duration,
     /// Of the result to come: more than 0 where an operator made another one void.
     pub generation: u32,
+    /// What the handler kept in an attempt before.
+    pub note: Option<String>,
 }
 
 /// A stored result: what is submitted, whoever submits it.
@@ -123,6 +125,14 @@ pub struct Mark {
     pub fence: i64,
     pub transition: Transition,
     pub detail: Option<String>,
+}
+
+/// What a running handler keeps with its call. Only the holder of the highest fence can.
+#[derive(Clone, Debug)]
+pub struct Note {
+    pub key: CallKey,
+    pub fence: i64,
+    pub text: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,6 +222,10 @@ pub trait Store: Send + Sync {
 
     /// `false` where somebody else holds a higher fence, or the call is settled.
     async fn mark(&self, marks: &[Mark]) -> Result<Vec<bool>>;
+
+    /// Keeps a text for the call's next attempt, which then counts as its continuation whatever its function says of
+    /// interruptions. `false` where somebody else holds the call.
+    async fn note(&self, note: &Note) -> Result<bool>;
 
     /// Stores a result that nobody here computed, whoever holds the call: their later writes find a higher fence. Its
     /// session is due from the same commit on.

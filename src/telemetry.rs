@@ -38,7 +38,8 @@ const EXPORT_LIMIT: Duration = Duration::from_secs(3);
 /// How long the end of the process waits for the last export.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
 /// What is logged where `RUST_LOG` does not say.
-const DEFAULT_LOG: &str = "info,hyper=warn,reqwest=warn,h2=warn,rustls=warn,lapin=warn,sqlx=warn,opentelemetry=warn";
+const DEFAULT_LOG: &str =
+    "info,hyper=warn,reqwest=warn,h2=warn,rustls=warn,lapin=warn,sqlx=warn,opentelemetry=warn,rmcp=off";
 
 /// `telemetry` in the config.
 #[derive(Clone, Debug)]
@@ -143,7 +144,7 @@ fn log(format: LogFormat, writer: BoxMakeWriter) -> Box<dyn Layer<Registry> + Se
 
 /// All but what an export does itself, which would be exported again without end.
 fn exported() -> Targets {
-    let own = ["hyper", "reqwest", "h2", "rustls", "opentelemetry"];
+    let own = ["hyper", "reqwest", "h2", "rustls", "opentelemetry", "rmcp"];
     Targets::new().with_default(LevelFilter::INFO).with_targets(own.map(|target| (target, LevelFilter::OFF)))
 }
 

@@ -16,6 +16,7 @@ use crate::{
     handler::{self, Call, Error, Handler},
     http::Client,
     limits::Limits,
+    mcp::Servers,
     metrics::Metrics,
     schema::Schema,
     session::Output,
@@ -83,6 +84,7 @@ impl Code {
         &self,
         configs: &[function::Config],
         client: &Client,
+        servers: &Servers,
         now: Instant,
     ) -> anyhow::Result<Registry> {
         let all: Vec<&function::Config> = configs.iter().chain(&self.functions).collect();
@@ -94,15 +96,22 @@ impl Code {
         if let Some(name) = self.handlers.keys().find(|name| !is_rust(name)) {
             bail!("there is no function {name} with handler type rust for the handler that is bound to it");
         }
-        let functions = all.into_iter().map(|config| self.function(config, client, now));
+        let functions = all.into_iter().map(|config| self.function(config, client, servers, now));
         Ok(Registry::new(functions.collect::<anyhow::Result<Vec<_>>>()?))
     }
 
-    fn function(&self, config: &function::Config, client: &Client, now: Instant) -> anyhow::Result<Function> {
+    /// A function with its schema compiled and its handler built.
+    pub(super) fn function(
+        &self,
+        config: &function::Config,
+        client: &Client,
+        servers: &Servers,
+        now: Instant,
+    ) -> anyhow::Result<Function> {
         let wrong = |(path, why): (String, String)| anyhow!("function {}: {path}: {why}", config.name);
         let handler = match (&config.handler, self.handlers.get(&config.name)) {
             (handler::Config::Rust, Some(handler)) => handler.clone(),
-            (handler, _) => handler::build(handler, client).map_err(wrong)?,
+            (handler, _) => handler::build(handler, client, servers).map_err(wrong)?,
         };
         Ok(Function {
             name: config.name.clone(),
@@ -152,7 +161,10 @@ mod tests {
 
     fn registry(builder: &Builder) -> Result<Registry, String> {
         let client = crate::http::client().unwrap();
-        builder.code.registry(&builder.config.functions, &client, Instant::now()).map_err(|error| error.to_string())
+        builder
+            .code
+            .registry(&builder.config.functions, &client, &Servers::default(), Instant::now())
+            .map_err(|error| error.to_string())
     }
 
     #[tokio::test]

@@ -14,6 +14,7 @@ use crate::{
     config::{self, Digest},
     function::Live,
     http::Client,
+    mcp::Servers,
     metrics::Metrics,
 };
 
@@ -28,6 +29,7 @@ pub(super) struct Reload {
     pub(super) seen: Digest,
     pub(super) code: Code,
     pub(super) client: Client,
+    pub(super) servers: Servers,
     pub(super) functions: Arc<Live>,
     pub(super) metrics: Metrics,
 }
@@ -84,7 +86,8 @@ impl Reload {
         }
         let is_new = !live.is_empty();
         if is_new {
-            let registry = self.code.registry(&loaded.config.functions, &self.client, Instant::now())?;
+            let functions = &loaded.config.functions;
+            let registry = self.code.registry(functions, &self.client, &self.servers, Instant::now())?;
             let count = registry.names().count();
             self.functions.swap(registry.inheriting(&self.functions.load()));
             tracing::info!(functions = count, "the functions of the changed config count now");

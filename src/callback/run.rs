@@ -168,6 +168,9 @@ impl Run<'_> {
             metadata: Arc::new(callback.metadata),
             traceparent: span.in_scope(telemetry::traceparent),
             result_url: None,
+            if_interrupted: self.function.if_interrupted,
+            note: lease.note.clone(),
+            keep: None,
         };
         loop {
             let ended = self.attempt(&call).instrument(span.clone()).await;

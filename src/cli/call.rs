@@ -8,9 +8,11 @@ use serde_json::{Map, Value, json};
 use super::{ConfigFile, Failure};
 use crate::{
     app,
+    config::Config,
     function::Live,
     handler::{Call, Error},
     http,
+    mcp::Servers,
     metrics::Metrics,
     session::{Output, ToolResult},
 };
@@ -35,20 +37,42 @@ pub(super) struct CallArgs {
 pub(super) async fn call(args: CallArgs) -> Result<(), Failure> {
     let config = args.config.load()?;
     let guard = crate::telemetry::init(&super::quiet_logs());
-    let wrong = |error: anyhow::Error| Failure::Config(format!("{error:#}"));
-    let live = Live::new(app::functions(&config.functions, &http::client()?).map_err(wrong)?);
+    let client = http::client()?;
+    let servers = app::servers(&config, &client).map_err(wrong)?;
+    let ended = run(args, &config, &client, &servers).await;
+    servers.close().await;
+    guard.shutdown().await;
+    ended.and_then(print)
+}
+
+fn wrong(error: anyhow::Error) -> Failure {
+    Failure::Config(format!("{error:#}"))
+}
+
+async fn run(
+    args: CallArgs,
+    config: &Config,
+    client: &http::Client,
+    servers: &Servers,
+) -> Result<Result<ToolResult, Error>, Failure> {
+    let live = Arc::new(Live::new(app::functions(&config.functions, client, servers).map_err(wrong)?));
+    let mut away = None;
     if live.load().by_name(&args.name).is_none() {
-        for source in app::sources(&config, &Metrics::new()).map_err(wrong)? {
+        for source in app::sources(config, &Metrics::new()).map_err(wrong)? {
             if let Err(reason) = source.refresh(&live).await {
                 eprintln!("warning: {source} gives no functions: {reason}");
             }
         }
     }
+    if live.load().by_name(&args.name).is_none() {
+        away = app::importer(servers, client, &live, &Metrics::new()).once(&args.name).await.err();
+    }
     let functions = live.load();
     let function = functions.by_name(&args.name).ok_or_else(|| {
         let mut names: Vec<&str> = functions.names().collect();
         names.sort_unstable();
-        anyhow!("no function {} in {}; there are: {}", args.name, args.config.path().display(), names.join(", "))
+        let away = away.map(|away| format!(" ({away})")).unwrap_or_default();
+        anyhow!("no function {} in {}; there are: {}{away}", args.name, args.config.path().display(), names.join(", "))
     })?;
     let metadata: Map<String, Value> =
         serde_json::from_str(&args.metadata).map_err(|error| anyhow!("--metadata is not a JSON object: {error}"))?;
@@ -58,9 +82,7 @@ pub(super) async fn call(args: CallArgs) -> Result<(), Failure> {
         metadata: Arc::new(metadata),
         ..Call::trial(&platform, &function.name)
     };
-    let result = function.run_once(&args.args, call).await;
-    guard.shutdown().await;
-    print(result)
+    Ok(function.run_once(&args.args, call).await)
 }
 
 fn print(result: Result<ToolResult, Error>) -> Result<(), Failure> {

@@ -30,11 +30,17 @@ pub(super) fn init(path: &Path, force: bool) -> Result<(), Failure> {
 
 pub(super) fn check(file: &ConfigFile) -> Result<(), Failure> {
     let config = file.load()?;
-    app::functions(&config.functions, &http::client()?).map_err(|error| Failure::Config(format!("{error:#}")))?;
+    let client = http::client()?;
+    app::servers(&config, &client)
+        .and_then(|servers| app::functions(&config.functions, &client, &servers))
+        .map_err(|error| Failure::Config(format!("{error:#}")))?;
     let list = |names: Vec<&str>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     println!("{} is fine", file.path().display());
     println!("platforms  {}", list(config.platforms.iter().map(|p| p.name.as_str()).collect()));
     println!("functions  {}", list(config.functions.iter().map(|f| f.name.as_str()).collect()));
+    if !config.mcp_servers.is_empty() {
+        println!("MCP        {}", list(config.mcp_servers.iter().map(|s| s.name.as_str()).collect()));
+    }
     Ok(())
 }
 

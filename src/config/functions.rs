@@ -15,19 +15,24 @@ use super::{
 use crate::{
     allow::Rule,
     function::{
-        Config, IfInterrupted,
+        Config, IfInterrupted, is_name,
         source::{DEFAULT_MIN, DEFAULT_RERANKER, DEFAULT_TOP, search_parameters},
     },
-    handler::{self, Body, CommandConfig, HttpConfig, QueryAccount, QueryCollectionConfig, Response, Sign},
+    handler::{self, Body, CommandConfig, HttpConfig, McpConfig, QueryAccount, QueryCollectionConfig, Response, Sign},
     limits::{self, Rate},
-    platform, retry as policy,
+    mcp, platform, retry as policy,
     schema::Schema,
 };
 
-pub(super) fn functions(item: &Item, base: &policy::Policy, platforms: &[platform::Config]) -> Vec<Config> {
+pub(super) fn functions(
+    item: &Item,
+    base: &policy::Policy,
+    platforms: &[platform::Config],
+    servers: &[mcp::Config],
+) -> Vec<Config> {
     let mut functions: Vec<Config> = Vec::new();
     for item in item.list() {
-        let function = function(&item, base, platforms);
+        let function = function(&item, base, platforms, servers);
         fits_platforms(&item, &function, platforms);
         item.unique(&function.name, functions.iter().map(|f| f.name.as_str()));
         functions.push(function);
@@ -49,18 +54,21 @@ fn fits_platforms(item: &Item, function: &Config, platforms: &[platform::Config]
     }
 }
 
-fn function(item: &Item, base: &policy::Policy, known: &[platform::Config]) -> Config {
+fn function(item: &Item, base: &policy::Policy, known: &[platform::Config], servers: &[mcp::Config]) -> Config {
     let section = item.section();
     let name = section.key("name").required("required; the name that the model calls");
     let name = name.text_that("must be 1 to 64 letters, digits, dashes or underscores", is_name);
-    let interrupted = [("rerun", IfInterrupted::Rerun), ("fail", IfInterrupted::Fail), ("hold", IfInterrupted::Hold)];
     let mut config = Config {
         name: name.unwrap_or_default().into(),
         description: section.key("description").text().unwrap_or_default().into(),
         parameters: parameters(&section.key("parameters")),
         deferred: section.key("deferred").bool().unwrap_or(false),
-        handler: handler(&section.key("handler").required("required; what runs when the function is called"), known),
-        if_interrupted: section.key("if_interrupted").choice(&interrupted).unwrap_or(IfInterrupted::Rerun),
+        handler: handler(
+            &section.key("handler").required("required; what runs when the function is called"),
+            known,
+            servers,
+        ),
+        if_interrupted: section.key("if_interrupted").choice(INTERRUPTED).unwrap_or(IfInterrupted::Rerun),
         retry: retry(&section.key("retry"), base),
         limits: limits(&section.key("limits")),
         require_metadata: section.key("require_metadata").list().iter().filter_map(metadata_key).collect(),
@@ -75,9 +83,8 @@ fn function(item: &Item, base: &policy::Policy, known: &[platform::Config]) -> C
     config
 }
 
-fn is_name(text: &str) -> bool {
-    (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
-}
+pub(super) const INTERRUPTED: &[(&str, IfInterrupted)] =
+    &[("rerun", IfInterrupted::Rerun), ("fail", IfInterrupted::Fail), ("hold", IfInterrupted::Hold)];
 
 /// The schema of the arguments, which are always one object.
 fn parameters(item: &Item) -> Value {
@@ -147,17 +154,19 @@ enum Type {
     Http,
     Command,
     QueryCollection,
+    Mcp,
     Echo,
     Rust,
 }
 
-fn handler(item: &Item, platforms: &[platform::Config]) -> handler::Config {
+fn handler(item: &Item, platforms: &[platform::Config], servers: &[mcp::Config]) -> handler::Config {
     let section = item.section();
     let kind = if item.is_absent() { None } else { handler_type(&section) };
     let config = match kind {
         Some(Type::Http) => handler::Config::Http(http(&section)),
         Some(Type::Command) => handler::Config::Command(command(&section)),
         Some(Type::QueryCollection) => handler::Config::QueryCollection(query_collection(&section, platforms)),
+        Some(Type::Mcp) => handler::Config::Mcp(tool(&section, servers)),
         Some(Type::Echo) => handler::Config::Echo,
         Some(Type::Rust) => handler::Config::Rust,
         None => {
@@ -170,14 +179,27 @@ fn handler(item: &Item, platforms: &[platform::Config]) -> handler::Config {
 }
 
 fn handler_type(section: &Section) -> Option<Type> {
-    let kind = section.key("type").required("required; must be one of http, command, query_collection, echo, rust");
+    let kind =
+        section.key("type").required("required; must be one of http, command, query_collection, mcp, echo, rust");
     kind.choice(&[
         ("http", Type::Http),
         ("command", Type::Command),
         ("query_collection", Type::QueryCollection),
+        ("mcp", Type::Mcp),
         ("echo", Type::Echo),
         ("rust", Type::Rust),
     ])
+}
+
+fn tool(section: &Section, servers: &[mcp::Config]) -> McpConfig {
+    let server = section.key("server").required("required; the name of one of mcp_servers");
+    let is_known = |name: &str| servers.iter().any(|server| server.name == name);
+    let tool = section.key("tool").required("required; the tool's name at its server");
+    McpConfig {
+        server: server.text_that("must be the name of a server in mcp_servers", is_known).unwrap_or_default().into(),
+        tool: tool.some_text().unwrap_or_default().into(),
+        timeout: section.key("timeout").duration(MOMENT..=24 * HOUR),
+    }
 }
 
 fn http(section: &Section) -> HttpConfig {
@@ -281,12 +303,8 @@ pub(super) fn headers(item: &Item) -> Vec<(String, SecretString)> {
 
 fn command(section: &Section) -> CommandConfig {
     let item = section.key("command").required("required; the program and its arguments as a list");
-    let command: Vec<String> = item.list().iter().map(|item| argument(item).unwrap_or_default().into()).collect();
-    if item.value().is_some_and(|v| v.as_array().is_some_and(|a| a.first().is_none_or(|first| first == ""))) {
-        item.error("must begin with the program");
-    }
     CommandConfig {
-        command,
+        command: words(&item),
         env: environment(&section.key("env")),
         pass_env: section.key("pass_env").list().iter().filter_map(variable).collect(),
         cwd: section.key("cwd").some_text().map(String::from),
@@ -296,11 +314,20 @@ fn command(section: &Section) -> CommandConfig {
     }
 }
 
+/// A program and its arguments.
+pub(super) fn words(item: &Item) -> Vec<String> {
+    let command = item.list().iter().map(|item| argument(item).unwrap_or_default().into()).collect();
+    if item.value().is_some_and(|v| v.as_array().is_some_and(|a| a.first().is_none_or(|first| first == ""))) {
+        item.error("must begin with the program");
+    }
+    command
+}
+
 fn argument<'a>(item: &Item<'a>) -> Option<&'a str> {
     item.text_that("must not hold a NUL character", |text| !text.contains('\0'))
 }
 
-fn environment(item: &Item) -> Vec<(String, SecretString)> {
+pub(super) fn environment(item: &Item) -> Vec<(String, SecretString)> {
     let entry = |(name, item): (&str, Item)| {
         if !is_variable(name) {
             item.error("is not the name of an environment variable");
@@ -312,6 +339,6 @@ fn environment(item: &Item) -> Vec<(String, SecretString)> {
     item.entries().into_iter().filter_map(entry).collect()
 }
 
-fn variable(item: &Item) -> Option<String> {
+pub(super) fn variable(item: &Item) -> Option<String> {
     item.text_that("must be the name of an environment variable", is_variable).map(String::from)
 }

@@ -42,6 +42,7 @@ fn env(name: &str) -> Option<String> {
         "ORDERS_TOKEN" => "orders",
         "ORDERS_SIGNING_SECRET" => "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
         "AIVAX_HOOK_KEY" => "hook-key-hook-key",
+        "SEARCH_TOKEN" => "search",
         "ACTIOND_AMQP_URL" => "amqp://guest:guest@localhost:5672/%2f",
         _ => return None,
     };
@@ -155,7 +156,7 @@ fn each_problem_has_its_path_and_says_what_is_allowed() {
         ("name: f,", "name: f, platforms: [],", "functions[0].platforms", "must name a platform"),
         ("name: f,", "name: f, platforms: openai,", "functions[0].platforms", "must be a list"),
         ("name: f,", "name: f, deferred: maybe,", "functions[0].deferred", "true or false"),
-        (HANDLER, "type: mcp", "functions[0].handler.type", "http, command, query_collection, echo"),
+        (HANDLER, "type: magic", "functions[0].handler.type", "http, command, query_collection, mcp, echo"),
         (HANDLER, "url: x", "functions[0].handler.type", "required"),
         (HANDLER, "type: http", "functions[0].handler.url", "required"),
         (HANDLER, "type: http, url: x", "functions[0].handler.url", "http:// or https://"),
@@ -547,6 +548,49 @@ fn secrets_do_not_print() {
 }
 
 #[test]
+fn a_server_is_an_address_or_a_program_and_its_tools_are_named_by_handlers() {
+    let config = |servers: &str, handler: &str| {
+        let text = BASE.replace(HANDLER, handler);
+        parse(&format!("{text}mcp_servers: {servers}\n"), &env)
+    };
+    let tool = "type: mcp, server: s, tool: t, timeout: 1s";
+    let loaded =
+        config(r#"[{ name: s, url: "http://127.0.0.1:9102/mcp", headers: { X-Key: "${K}" }, import: {} }]"#, tool);
+    let loaded = loaded.unwrap().config;
+    let mcp::Config { link: mcp::Link::Http { headers, .. }, import: Some(import), .. } = &loaded.mcp_servers[0] else {
+        panic!("{loaded:?}")
+    };
+    assert_eq!(headers[0].1.expose_secret(), "pa$$w0rd${HOME}#x: \"y");
+    assert_eq!((import.prefix.as_str(), import.only.len(), import.if_interrupted), ("", 0, None));
+    let handler::Config::Mcp(handler) = &loaded.functions[0].handler else { panic!("not mcp") };
+    assert_eq!((handler.server.as_str(), handler.tool.as_str()), ("s", "t"));
+
+    let program = "{ name: s, command: [server] }";
+    for (servers, handler, problem) in [
+        ("[{ name: s }]", tool, "mcp_servers[0]: needs a url"),
+        (r#"[{ name: s, url: "http://h/mcp", command: [x] }]"#, tool, "mcp_servers[0].command: a server has either"),
+        (r#"[{ name: s, url: "http://h/mcp", cwd: /tmp }]"#, tool, "mcp_servers[0].cwd: unknown key"),
+        ("[{ name: s, command: [] }]", tool, "mcp_servers[0].command: must begin with the program"),
+        ("[{ name: s, command: [x], headers: {} }]", tool, "mcp_servers[0].headers: unknown key"),
+        (r#"[{ name: s, url: "ftp://h/" }]"#, tool, "mcp_servers[0].url: must be an http"),
+        (
+            r#"[{ name: s, url: "http://h/", headers: { Mcp-Session-Id: x } }]"#,
+            tool,
+            ".headers.Mcp-Session-Id: is set by",
+        ),
+        (&format!("[{program}, {program}]"), tool, "mcp_servers[1].name: item 0"),
+        ("[{ name: s, command: [x], import: { prefix: 'a b' } }]", tool, "mcp_servers[0].import.prefix: must be"),
+        ("[{ name: s, command: [x], import: { only: [] } }]", tool, "mcp_servers[0].import.only: must name a tool"),
+        (&format!("[{program}]"), "type: mcp, server: other, tool: t", "functions[0].handler.server: must be the name"),
+        (&format!("[{program}]"), "type: mcp, server: s", "functions[0].handler.tool: required"),
+        (&format!("[{program}]"), "type: mcp, server: s, tool: t, url: x", "functions[0].handler.url: unknown key"),
+    ] {
+        let found = lines(config(servers, handler));
+        assert!(found.len() == 1 && found[0].contains(problem), "{servers} {handler}: {found:?}");
+    }
+}
+
+#[test]
 fn the_example_is_the_defaults_and_needs_two_variables() {
     let loaded = parse(EXAMPLE, &env).unwrap();
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
@@ -574,7 +618,7 @@ fn every_line_of_the_example_that_is_commented_out_works() {
     assert!(matches!(config.queue, queue::Config::RabbitMq(_)));
     assert_eq!(
         config.functions.iter().map(|f| f.name.as_str()).collect::<Vec<_>>(),
-        ["echo", "lookup_order", "word_count"]
+        ["echo", "lookup_order", "find", "word_count"]
     );
 }
 

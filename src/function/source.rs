@@ -27,6 +27,7 @@ use crate::{
         read_capped,
     },
     limits::{self, Limits},
+    mcp::Servers,
     metrics::Metrics,
     nonce::{self, Minted},
     retry,
@@ -237,7 +238,9 @@ impl Source {
                     ..query
                 }))
             })
-            .and_then(|config| handler::build(&config, &self.client).map_err(|_| "the account cannot be asked"));
+            .and_then(|config| {
+                handler::build(&config, &self.client, &Servers::default()).map_err(|_| "the account cannot be asked")
+            });
         built.unwrap_or_else(|why| {
             tracing::warn!(source = %self.label, function = definition.name, why, "calls of a search fail");
             Arc::new(Forbidden { why: why.to_owned() })

@@ -1,36 +1,31 @@
-//! Runs a program: arguments on standard input, output on standard output, in a process group of its own.
+//! Runs a program: arguments on standard input, output on standard output.
 
 use std::{
     io,
     os::unix::process::ExitStatusExt,
-    process::{ExitStatus, Stdio},
+    process::ExitStatus,
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, SystemTime},
 };
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use rustix::process::{Pid, Signal, kill_process_group};
-use secrecy::ExposeSecret;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     process::{Child, Command as Program},
-    runtime::Handle,
     time::timeout,
 };
 
 use super::{Call, CommandConfig, Error, Handler, Response, output};
-use crate::session::Output;
+use crate::{
+    process::{self, Running},
+    session::Output,
+};
 
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// A program asks for another attempt with this status (`EX_TEMPFAIL`).
 const TRY_AGAIN: i32 = 75;
-/// From TERM to KILL.
-const TERM_GRACE: Duration = Duration::from_secs(2);
 /// How long output is still read after the program ended, where a process it left behind holds the pipe.
 const OUTPUT_GRACE: Duration = Duration::from_millis(500);
-/// Linux takes no environment variable of 128 KiB or more, and then no program starts.
-const MAX_VARIABLE: usize = 120 * 1024;
 
 pub struct Command {
     config: CommandConfig,
@@ -46,16 +41,9 @@ impl Command {
     }
 
     fn program(&self, call: &Call, deadline: Option<SystemTime>) -> Program {
-        let mut program = Program::new(&self.config.command[0]);
-        program.args(&self.config.command[1..]).env_clear().env("PATH", PATH);
-        let passed = self.config.pass_env.iter().filter_map(|name| Some((name.as_str(), std::env::var(name).ok()?)));
-        let own = self.config.env.iter().map(|(name, value)| (name.as_str(), value.expose_secret().to_owned()));
-        program.envs(passed.chain(own).chain(identity(call, deadline)).filter(|(name, value)| can_be_set(name, value)));
-        if let Some(cwd) = &self.config.cwd {
-            program.current_dir(cwd);
-        }
-        program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        program.process_group(0).kill_on_drop(true);
+        let config = &self.config;
+        let mut program = process::program(&config.command, &config.env, &config.pass_env, config.cwd.as_deref());
+        program.envs(identity(call, deadline).filter(|(name, value)| process::can_be_set(name, value)));
         program
     }
 }
@@ -65,8 +53,9 @@ impl Handler for Command {
     async fn call(&self, call: &Call) -> Result<Output, Error> {
         let now = SystemTime::now();
         let limit = call.time_left(self.config.timeout, now);
-        let mut running = Running::start(self.program(call, now.checked_add(limit)))?;
-        match timeout(limit, running.finish(call.arguments.text().as_bytes(), self.config.max_output)).await {
+        let program = self.program(call, now.checked_add(limit));
+        let mut running = Running::start(program).map_err(|e| not_started(&e))?;
+        match timeout(limit, finish(&mut running, call.arguments.text().as_bytes(), self.config.max_output)).await {
             Ok(finished) => {
                 running.stop_rest().await;
                 finished?.output(self.config.response)
@@ -97,18 +86,6 @@ fn identity<'a>(call: &Call, deadline: Option<SystemTime>) -> impl Iterator<Item
     .chain(call.traceparent.clone().map(|traceparent| ("TRACEPARENT", traceparent)))
 }
 
-/// One variable that cannot be set would keep the program from starting at all: it is left out.
-fn can_be_set(name: &str, value: &str) -> bool {
-    let name_is_fine = !name.is_empty() && !name.contains(['=', '\0']);
-    name_is_fine && !value.contains('\0') && name.len() + value.len() < MAX_VARIABLE
-}
-
-/// A started program and its process group. Dropping it ends the group: TERM, then KILL.
-struct Running {
-    group: Pid,
-    child: Option<Child>,
-}
-
 /// How a program ended by itself.
 struct Finished {
     status: ExitStatus,
@@ -116,84 +93,26 @@ struct Finished {
     stderr_bytes: u64,
 }
 
-impl Running {
-    fn start(mut program: Program) -> Result<Self, Error> {
-        let child = program.spawn().map_err(|e| not_started(&e))?;
-        let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-        let group = pid.ok_or_else(|| Error::retryable("the program has no process id"))?;
-        Ok(Self { group, child: Some(child) })
-    }
-
-    /// Feeds and reads until the program itself has ended. Processes that it left behind are not waited for.
-    async fn finish(&mut self, input: &[u8], cap: usize) -> Result<Finished, Error> {
-        let gone = || Error::retryable("the program could not be watched");
-        let child = self.child.as_mut().ok_or_else(gone)?;
-        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let stderr_bytes = AtomicU64::new(0);
-        let mut output = Vec::new();
-        let status = {
-            let reading = async {
-                tokio::try_join!(read_up_to(stdout, &mut output, cap), count(stderr, &stderr_bytes)).map(drop)
-            };
-            let feeding = async {
-                feed(stdin, input).await;
-                std::future::pending::<()>().await
-            };
-            tokio::select! {
-                status = until_exit(child, reading) => status?,
-                () = feeding => return Err(gone()),
-            }
+/// Feeds and reads until the program itself has ended. Processes that it left behind are not waited for.
+async fn finish(running: &mut Running, input: &[u8], cap: usize) -> Result<Finished, Error> {
+    let gone = || Error::retryable("the program could not be watched");
+    let child = running.child().ok_or_else(gone)?;
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let stderr_bytes = AtomicU64::new(0);
+    let mut output = Vec::new();
+    let status = {
+        let reading =
+            async { tokio::try_join!(read_up_to(stdout, &mut output, cap), count(stderr, &stderr_bytes)).map(drop) };
+        let feeding = async {
+            feed(stdin, input).await;
+            std::future::pending::<()>().await
         };
-        Ok(Finished { status, stdout: output, stderr_bytes: stderr_bytes.into_inner() })
-    }
-
-    /// After the program itself: kills what is left of its group. A program that was given up while it ran is stopped.
-    async fn stop_rest(&mut self) {
-        match self.child.as_mut().map(Child::try_wait) {
-            Some(Ok(Some(_))) => {
-                // The kernel does not give the group's number away while it has members. Where it has none, all numbers
-                // would have to be used up since the program ended for this to meet a stranger.
-                let _ = kill_process_group(self.group, Signal::KILL);
-                self.child = None;
-            }
-            _ => self.stop().await,
+        tokio::select! {
+            status = until_exit(child, reading) => status?,
+            () = feeding => return Err(gone()),
         }
-    }
-
-    /// TERM for the group, KILL for whoever is left when the program has ended or the grace is over.
-    async fn stop(&mut self) {
-        let Some(child) = self.child.as_mut() else { return };
-        let _ = kill_process_group(self.group, Signal::TERM);
-        let _ = timeout(TERM_GRACE, child.wait()).await;
-        let _ = kill_process_group(self.group, Signal::KILL);
-        // One that not even KILL ends (a dead disk) must not hold the call.
-        let _ = timeout(TERM_GRACE, child.wait()).await;
-        self.child = None;
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let Some(mut child) = self.child.take() else { return };
-        let _ = kill_process_group(self.group, Signal::TERM);
-        let rest = KillOnDrop(self.group);
-        if let Ok(runtime) = Handle::try_current() {
-            // A runtime that ends drops the task, and with it the group is killed.
-            runtime.spawn(async move {
-                let _ = timeout(TERM_GRACE, child.wait()).await;
-                drop(rest);
-                let _ = child.wait().await;
-            });
-        }
-    }
-}
-
-struct KillOnDrop(Pid);
-
-impl Drop for KillOnDrop {
-    fn drop(&mut self) {
-        let _ = kill_process_group(self.0, Signal::KILL);
-    }
+    };
+    Ok(Finished { status, stdout: output, stderr_bytes: stderr_bytes.into_inner() })
 }
 
 impl Finished {

@@ -19,6 +19,7 @@ pub(super) struct Row {
     pub(super) idempotency_key: Option<String>,
     pub(super) generation: i64,
     pub(super) submissions: i64,
+    pub(super) note: Option<String>,
 }
 
 /// Either an answer, or a step to take under the row's present fence.
@@ -47,15 +48,18 @@ pub(super) fn judge(request: &ClaimRequest, row: &Row, now: i64) -> Verdict {
         attempt: u32::try_from(row.attempt + 1).unwrap_or(u32::MAX),
         deadline: left,
         generation: u32::try_from(row.generation).unwrap_or(0),
+        note: row.note.clone(),
     };
     let expired = row.deadline_at <= now;
     match row.state.as_str() {
         "claimed" => {
-            let rerun = request.if_interrupted == IfInterrupted::Rerun;
+            // A handler that left a note goes on from there: that starts nothing twice.
+            let if_interrupted = if row.note.is_some() { IfInterrupted::Rerun } else { request.if_interrupted };
+            let rerun = if_interrupted == IfInterrupted::Rerun;
             if row.until_at > now && !(request.takeover && rerun) {
                 return Verdict::Answer(Claim::Busy(millis(row.until_at - now)));
             }
-            match request.if_interrupted {
+            match if_interrupted {
                 IfInterrupted::Hold if !expired => Verdict::Hold(Claim::Held(left)),
                 IfInterrupted::Hold => Verdict::Take(Claim::Expired(lease)),
                 IfInterrupted::Fail => Verdict::Take(Claim::Interrupted(lease)),
@@ -114,7 +118,7 @@ impl Arrival {
 impl ClaimRequest {
     /// The lease of whoever claims a call that nobody claimed before.
     pub(super) fn first_lease(&self) -> Lease {
-        Lease { key: self.key.clone(), fence: 1, attempt: 1, deadline: self.deadline, generation: 0 }
+        Lease { key: self.key.clone(), fence: 1, attempt: 1, deadline: self.deadline, generation: 0, note: None }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Arrival, Arrived, Claim, ClaimRequest, Completion, Due, Mark, Result, Store, Taken, Unfinished, group::Group,
+    Arrival, Arrived, Claim, ClaimRequest, Completion, Due, Mark, Note, Result, Store, Taken, Unfinished, group::Group,
 };
 use crate::session::{CallKey, SessionKey};
 
@@ -61,6 +61,11 @@ impl Ledger {
     /// `false`: somebody else holds the call by now, or it is settled.
     pub async fn mark(&self, mark: Mark) -> Result<bool> {
         self.groups.marks.ask(mark).await
+    }
+
+    /// `false`: somebody else holds the call by now.
+    pub async fn note(&self, note: Note) -> Result<bool> {
+        self.store.note(&note).await
     }
 
     pub async fn postpone(&self, due: Due) -> Result<()> {

@@ -11,8 +11,8 @@ use sqlx::{
 };
 
 use super::{
-    Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Config, Due, Error, Filter, Mark, Reset, Result, Store,
-    Taken, Unfinished,
+    Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Config, Due, Error, Filter, Mark, Note, Reset, Result,
+    Store, Taken, Unfinished,
     judge::{Move, Row, Verdict, in_millis, judge, judge_late},
 };
 use crate::session::{CallKey, SessionKey};
@@ -142,6 +142,11 @@ impl Store for Postgres {
             .fetch_all(&self.pool)
             .await?;
         places(&done, marks.len())
+    }
+
+    async fn note(&self, note: &Note) -> Result<bool> {
+        let query = bind_key(sqlx::query(sql::NOTE), &note.key).bind(note.fence).bind(clean(Some(&note.text)));
+        Ok(query.execute(&self.pool).await?.rows_affected() == 1)
     }
 
     async fn arrive(&self, arrival: &Arrival) -> Result<Arrived> {
@@ -343,6 +348,7 @@ fn read_row(row: &PgRow) -> Result<Row> {
         idempotency_key: row.try_get("idempotency_key")?,
         generation: row.try_get("generation")?,
         submissions: row.try_get("submissions")?,
+        note: row.try_get("note")?,
     })
 }
 

@@ -16,8 +16,8 @@ use statements as sql;
 
 pub use self::database::Database;
 use super::{
-    Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Due, Error, Filter, Mark, Reset, Result, Store, Taken,
-    Unfinished,
+    Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Due, Error, Filter, Mark, Note, Reset, Result, Store,
+    Taken, Unfinished,
     judge::{Move, Row, Verdict, in_millis, judge, judge_late},
 };
 use crate::session::{CallKey, SessionKey};
@@ -90,6 +90,18 @@ impl Store for Sqlite {
                         done.push(apply(db, mark, now).await?);
                     }
                     Ok(done)
+                })
+            })
+            .await
+    }
+
+    async fn note(&self, note: &Note) -> Result<bool> {
+        let note = note.clone();
+        self.database
+            .write(move |db| {
+                Box::pin(async move {
+                    let query = bind_key(sqlx::query(sql::NOTE), &note.key).bind(note.fence).bind(&note.text);
+                    Ok(query.execute(db).await?.rows_affected() == 1)
                 })
             })
             .await
@@ -355,6 +367,7 @@ fn read_row(row: &SqliteRow) -> Result<Row> {
         idempotency_key: row.try_get("idempotency_key")?,
         generation: row.try_get("generation")?,
         submissions: row.try_get("submissions")?,
+        note: row.try_get("note")?,
     })
 }
 

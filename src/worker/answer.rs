@@ -1,10 +1,12 @@
 //! One pending call: claim, validate, call, complete, submit.
 
 use std::{
+    fmt,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
+use async_trait::async_trait;
 use tracing::Instrument;
 
 use super::{
@@ -17,7 +19,7 @@ use crate::{
     handler, platform,
     retry::Policy,
     session::{ActionRequired, CallKey, FunctionCall, IfInterrupted, RequiredAction, Session, ToolResult},
-    store::{self, Claim, ClaimRequest, Completion, Lease, Mark, Stored, Transition},
+    store::{self, Claim, ClaimRequest, Completion, Lease, Ledger, Mark, Note, Stored, Transition},
 };
 
 /// What a call needs next.
@@ -40,6 +42,8 @@ pub(crate) const INTERRUPTED: &str =
 
 /// A handler that took longer than this has its call looked up again before the result is submitted.
 const STALE: Duration = Duration::from_secs(5);
+/// How long a call waits for a function that is not imported yet, before it is looked at again.
+const EXPECTED_WAIT: Duration = Duration::from_secs(2);
 
 pub(super) async fn answer(
     worker: &Worker,
@@ -50,6 +54,9 @@ pub(super) async fn answer(
     redelivered: bool,
 ) -> store::Result<Answer> {
     let function = worker.functions.get(&call.name, &account.name);
+    if function.is_none() && worker.functions.is_expected(&call.name) {
+        return Ok(Answer::Again(EXPECTED_WAIT));
+    }
     if function.is_none() {
         worker.metrics.unknown_function(&account.name);
         if worker.config.unknown_functions == UnknownFunctions::Leave {
@@ -188,6 +195,9 @@ async fn run(worker: &Worker, function: &Arc<Function>, asked: Asked<'_>, lease:
         metadata: session.metadata.clone(),
         traceparent: span.in_scope(crate::telemetry::traceparent).or_else(|| action.traceparent.clone()),
         result_url,
+        if_interrupted: function.if_interrupted,
+        note: lease.note.clone(),
+        keep: Some(Arc::new(Kept { ledger: worker.ledger.clone(), key: lease.key.clone(), fence: lease.fence })),
     };
     let started = Instant::now();
     worker.metrics.in_flight(1);
@@ -229,6 +239,33 @@ async fn run(worker: &Worker, function: &Arc<Function>, asked: Asked<'_>, lease:
             drop(_entered);
             release(worker, lease).await;
             Ran::Again(Duration::ZERO)
+        }
+    }
+}
+
+/// Where a handler keeps its note: in its call's row, as long as it holds the call.
+struct Kept {
+    ledger: Ledger,
+    key: CallKey,
+    fence: i64,
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Kept({}, {})", self.key, self.fence)
+    }
+}
+
+#[async_trait]
+impl handler::Keep for Kept {
+    async fn keep(&self, note: &str) -> bool {
+        let note = Note { key: self.key.clone(), fence: self.fence, text: note.to_owned() };
+        match self.ledger.note(note).await {
+            Ok(kept) => kept,
+            Err(error) => {
+                tracing::warn!(%error, call.id = %self.key.call_id, "cannot keep a handler's note");
+                false
+            }
         }
     }
 }

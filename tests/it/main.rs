@@ -11,6 +11,7 @@ mod flow;
 mod ingress;
 mod later;
 mod live;
+mod mcp;
 mod operator;
 mod parsers;
 mod proxy;

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use actiond::{
     session::{CallKey, IfInterrupted, SessionKey, Submission},
     store::{
-        Arrival, Arrived, Claim, ClaimRequest, Completion, Config, Database, Due, Filter, Lease, Mark, Postgres, Reset,
-        Sqlite, Store, Stored, Transition,
+        Arrival, Arrived, Claim, ClaimRequest, Completion, Config, Database, Due, Filter, Lease, Mark, Note, Postgres,
+        Reset, Sqlite, Store, Stored, Transition,
     },
 };
 use secrecy::SecretString;
@@ -41,6 +41,7 @@ over_every_store!(
     a_deadline_that_passed_ends_the_call,
     a_submitted_call_is_left_alone_until_it_must_be_confirmed,
     a_larger_generation_replaces_a_result,
+    a_call_with_a_note_goes_on_whatever_its_function_says,
     due_sessions_are_shared_and_forgotten_once,
     a_session_postponed_while_it_is_published_stays_due,
     many_claims_at_once_have_one_winner_each,
@@ -252,6 +253,21 @@ async fn a_larger_generation_replaces_a_result(store: Arc<dyn Store>) {
 
 fn due(session: &str, after: Duration) -> Due {
     Due { session: SessionKey::new("openai", session), after, tries: 1, accepted_at: 7, traceparent: Some("t".into()) }
+}
+
+async fn a_call_with_a_note_goes_on_whatever_its_function_says(store: Arc<dyn Store>) {
+    let fail = ClaimRequest { if_interrupted: IfInterrupted::Fail, ..request("call_1") };
+    let lease = run(&store, fail.clone()).await;
+    let note = |lease: &Lease, text: &str| Note { key: lease.key.clone(), fence: lease.fence, text: text.to_owned() };
+    assert!(store.note(&note(&lease, "task 1")).await.unwrap());
+    mark(&store, &lease, Transition::Released).await;
+    let next = run(&store, fail.clone()).await;
+    assert_eq!((next.note.as_deref(), next.attempt), (Some("task 1"), 2));
+    assert!(!store.note(&note(&lease, "late")).await.unwrap(), "a note of an older fence is refused");
+    let taken = run(&store, ClaimRequest { takeover: true, ..fail.clone() }).await;
+    assert_eq!(taken.note.as_deref(), Some("task 1"));
+    assert!(complete(&store, result(&taken, b"{}")).await);
+    assert!(!store.note(&note(&taken, "after its end")).await.unwrap());
 }
 
 async fn due_sessions_are_shared_and_forgotten_once(store: Arc<dyn Store>) {

@@ -1,9 +1,13 @@
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
+use rustix::process::Pid;
 use serde_json::json;
 
 use super::*;
-use crate::handler::tests::call;
+use crate::{
+    handler::tests::call,
+    process::{PATH, TERM_GRACE},
+};
 
 fn config(command: &[&str]) -> CommandConfig {
     CommandConfig {

@@ -16,6 +16,7 @@ CREATE TABLE calls (
     generation      BIGINT NOT NULL DEFAULT 0,
     submissions     BIGINT NOT NULL DEFAULT 0,
     detail          TEXT,
+    note            TEXT,
     created_at      BIGINT NOT NULL,
     updated_at      BIGINT NOT NULL,
     PRIMARY KEY (platform, session, turn, call_id)

@@ -16,6 +16,7 @@ CREATE TABLE calls (
     generation      INTEGER NOT NULL DEFAULT 0,
     submissions     INTEGER NOT NULL DEFAULT 0,
     detail          TEXT,
+    note            TEXT,
     created_at      INTEGER NOT NULL,
     updated_at      INTEGER NOT NULL,
     PRIMARY KEY (platform, session, turn, call_id)

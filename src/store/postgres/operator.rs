@@ -24,6 +24,7 @@ const RESET: &str = "
             attempt = CASE WHEN $10::bigint IS NULL THEN attempt ELSE 0 END,
             deadline_at = coalesce(now + $10, deadline_at),
             success = CASE WHEN $11 THEN $12 ELSE success END, body = CASE WHEN $11 THEN $13 ELSE body END,
+            note = CASE WHEN $11 AND body IS NOT NULL THEN NULL ELSE note END,
             idempotency_key = $14, detail = coalesce($15, detail)
         FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
         WHERE platform = $1 AND session = $2 AND turn = $3 AND call_id = $4 AND fence = $5 AND state = $6

@@ -11,7 +11,7 @@ pub(super) const CLAIM: &str = "
     RETURNING platform, session, turn, call_id";
 
 pub(super) const READ: &str = "
-    SELECT state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions,
+    SELECT state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions, note,
            (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
     FROM calls WHERE platform = $1 AND session = $2 AND turn = $3 AND call_id = $4";
 
@@ -50,6 +50,11 @@ pub(super) const MARK: &str = "
       AND (given.state <> 'claimed' OR c.state = 'claimed')
     RETURNING place";
 
+/// What a handler keeps for its next attempt, while it holds the call.
+pub(super) const NOTE: &str = "
+    UPDATE calls SET note = $6
+    WHERE platform = $1 AND session = $2 AND turn = $3 AND call_id = $4 AND fence = $5 AND state = 'claimed'";
+
 /// Whoever holds the call finds a higher fence. A call whose time is over is answered otherwise.
 pub(super) const ARRIVE: &str = "
     UPDATE calls SET state = 'completed', fence = fence + 1, success = $5, body = $6, idempotency_key = $7,
@@ -65,7 +70,7 @@ pub(super) const SECRET: &str = "SELECT value FROM secrets WHERE name = $1";
 
 pub(super) const UNFINISHED: &str = "
     SELECT platform, session, turn, call_id,
-           state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions
+           state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions, note
     FROM calls WHERE platform = $1 AND session = $2 AND state NOT IN ('settled', 'refused', 'obsolete')";
 
 /// $1 platform, $2 reach, $3 quiet, $4 limit.

@@ -22,6 +22,7 @@ const RESET: &str = "
     SET state = ?7, fence = fence + 1, generation = ?8, submissions = ?9, until_at = ?10, updated_at = ?10,
         attempt = CASE WHEN ?11 IS NULL THEN attempt ELSE 0 END, deadline_at = coalesce(?10 + ?11, deadline_at),
         success = CASE WHEN ?12 THEN ?13 ELSE success END, body = CASE WHEN ?12 THEN ?14 ELSE body END,
+        note = CASE WHEN ?12 AND body IS NOT NULL THEN NULL ELSE note END,
         idempotency_key = ?15, detail = coalesce(?16, detail)
     WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4 AND fence = ?5 AND state = ?6";
 

@@ -9,7 +9,7 @@ pub(super) const CLAIM: &str = "
     ON CONFLICT (platform, session, turn, call_id) DO NOTHING";
 
 pub(super) const READ: &str = "
-    SELECT state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions
+    SELECT state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions, note
     FROM calls WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4";
 
 pub(super) const TAKE: &str = "
@@ -29,6 +29,11 @@ pub(super) const MARK: &str = "
     WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4 AND fence = ?5
       AND state <> 'settled' AND (?6 <> 'claimed' OR state = 'claimed')";
 
+/// What a handler keeps for its next attempt, while it holds the call.
+pub(super) const NOTE: &str = "
+    UPDATE calls SET note = ?6
+    WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4 AND fence = ?5 AND state = 'claimed'";
+
 /// Whoever holds the call finds a higher fence. A call whose time is over is answered otherwise.
 pub(super) const ARRIVE: &str = "
     UPDATE calls SET state = 'completed', fence = fence + 1, success = ?5, body = ?6, idempotency_key = ?7,
@@ -43,7 +48,7 @@ pub(super) const SECRET: &str = "SELECT value FROM secrets WHERE name = ?1";
 
 pub(super) const UNFINISHED: &str = "
     SELECT turn, call_id,
-           state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions
+           state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions, note
     FROM calls WHERE platform = ?1 AND session = ?2 AND state NOT IN ('settled', 'refused', 'obsolete')";
 
 /// ?1 platform, ?2 first seen after, ?3 quiet since, ?4 limit.
