@@ -412,6 +412,46 @@ mod tests {
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
+    /// Says that its result comes later.
+    struct Defers;
+
+    #[async_trait]
+    impl Handler for Defers {
+        async fn call(&self, _call: &Call) -> Result<Output, handler::Error> {
+            Err(handler::Error::Later)
+        }
+    }
+
+    #[tokio::test]
+    async fn who_may_not_call_gets_no_answer_of_others_and_later_is_too_late() {
+        let folder = std::env::temp_dir().join(format!("actiond-{}", uuid::Uuid::now_v7().simple()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let callbacks = callbacks(&folder).await;
+        let counts = Function {
+            dedupe: Some(Duration::from_secs(60)),
+            handler: Arc::new(Counts(AtomicU32::new(1))),
+            require_metadata: vec!["plan".into()],
+            ..echo("note", None)
+        };
+        let defers = Function { handler: Arc::new(Defers), ..echo("note", None) };
+        let told = async |function: &Function, context: &str| {
+            let budget = Duration::from_secs(5);
+            let until = Instant::now() + budget;
+            let run = Run { callbacks: &callbacks, platform: "aivax", function, budget, until, began: 59_000 };
+            let body = format!(r#"{{"function":{{"name":"note","content":{{"n":1}}}},"context":{context}}}"#);
+            match run.answer(Callback::parse(body.as_bytes()).unwrap()).await.unwrap() {
+                Answer::Text(text) => text,
+                _ => panic!("no text"),
+            }
+        };
+        assert_eq!(told(&counts, r#"{"conversationToken":"t","metadata":{"plan":"gold"}}"#).await, "1");
+        let refused = told(&counts, r#"{"conversationToken":"t"}"#).await;
+        assert!(refused.contains("its metadata lack plan"), "{refused}");
+        assert_eq!(told(&counts, r#"{"conversationToken":"u","metadata":{"plan":"gold"}}"#).await, "2");
+        assert_eq!(told(&defers, r#"{"conversationToken":"t"}"#).await, LATER);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
     #[test]
     fn a_result_is_told_as_text() {
         let parts = vec![

@@ -26,15 +26,15 @@ over_every_pair!(calls_of_every_generation_are_answered, an_equal_call_gets_the_
 const HOOK_KEY: &str = "hook-key-hook-key";
 /// Of the hook key, `$2a$` and cost 12 as AIVAX sends it, made by another implementation.
 const NONCE: &str = "$2a$12$exbeE7GJyz23/5lmUsTa9.KuQn2QyA7h/QefHcYQc4XfOkeigFLS6";
-const ACCOUNT: &str = "{ name: aivax, type: aivax, hook_keys: [hook-key-of-tomorrow, hook-key-hook-key] }";
+pub(crate) const ACCOUNT: &str = "{ name: aivax, type: aivax, hook_keys: [hook-key-of-tomorrow, hook-key-hook-key] }";
 /// The newest envelope and the oldest.
 const NEWEST: &str = r#"{"type":"tool_call","function":{"name":"view_client","content":{"user_id":"u 1"}},"context":{"externalUserId":"user-1","metadata":{"plan":"pro"},"callSource":"WebChatClient","conversationToken":"token-1","moment":"2026-10-05T03:36:27.1234567+00:00"}}"#;
 const OLDEST: &str = r#"{"function":{"name":"list_clients","content":null},"context":{"externalUserId":null,"moment":"2025-06-18T03:36:27"}}"#;
 
-struct Answer {
+pub(crate) struct Answer {
     status: u16,
     headers: reqwest::header::HeaderMap,
-    body: String,
+    pub(crate) body: String,
 }
 
 async fn post(rig: &Rig, headers: &[(&str, &str)], body: impl Into<Vec<u8>>) -> Answer {
@@ -60,11 +60,11 @@ async fn answer(response: reqwest::Response) -> Answer {
     Answer { status, headers, body: response.text().await.unwrap() }
 }
 
-async fn call(rig: &Rig, body: &str) -> Answer {
+pub(crate) async fn call(rig: &Rig, body: &str) -> Answer {
     post(rig, &[("x-request-nonce", NONCE)], body).await
 }
 
-fn envelope(function: &str, content: Value, context: Value) -> String {
+pub(crate) fn envelope(function: &str, content: Value, context: Value) -> String {
     json!({ "type": "tool_call", "function": { "name": function, "content": content }, "context": context }).to_string()
 }
 

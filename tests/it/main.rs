@@ -14,6 +14,7 @@ mod live;
 mod mcp;
 mod operator;
 mod parsers;
+mod platforms;
 mod proxy;
 mod queue_contract;
 mod registry;
