@@ -17,6 +17,7 @@ mod parsers;
 mod platforms;
 mod proxy;
 mod queue_contract;
+mod readme;
 mod registry;
 mod rig;
 mod sdk;
