@@ -220,6 +220,10 @@ pub enum Error {
     /// The same, because the callee has too much to do.
     #[error("{detail}")]
     Overloaded { detail: String, after: Option<Duration> },
+    /// It may have run, and gave no answer: a timeout, a broken connection, a crash. Started again only where the function
+    /// says `if_interrupted: rerun`; else it counts as interrupted.
+    #[error("{detail}")]
+    Unknown { detail: String },
     /// Never try again. The model reads `message`, or a fixed sentence where there is none.
     #[error("{detail}")]
     Final { detail: String, message: Option<String> },
@@ -231,6 +235,10 @@ pub enum Error {
 impl Error {
     pub fn retryable(detail: impl Into<String>) -> Self {
         Self::Retryable { detail: detail.into(), after: None }
+    }
+
+    pub fn unknown(detail: impl Into<String>) -> Self {
+        Self::Unknown { detail: detail.into() }
     }
 
     pub fn fatal(detail: impl Into<String>) -> Self {

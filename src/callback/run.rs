@@ -15,7 +15,7 @@ use crate::{
     function::Function,
     handler::{self, Call},
     limits::Slot,
-    session::{CallKey, Output, Part, SessionKey, Submission, ToolResult},
+    session::{CallKey, IfInterrupted, Output, Part, SessionKey, Submission, ToolResult},
     store::{self, Claim, ClaimRequest, Completion, Lease, Mark, Stored, Transition},
     telemetry,
     worker::{EXPIRED, FAILED, INTERRUPTED},
@@ -189,6 +189,10 @@ impl Run<'_> {
                     tracing::warn!(function = self.function.name, detail, "the handler failed for good");
                     return (error(message.as_deref().unwrap_or(FAILED)), detail);
                 }
+                handler::Error::Unknown { detail } if self.function.if_interrupted == IfInterrupted::Rerun => {
+                    (detail, None)
+                }
+                handler::Error::Unknown { detail } => return (error(INTERRUPTED), detail),
                 handler::Error::Later => return (error(LATER), "the handler answered later".to_owned()),
                 handler::Error::Retryable { detail, after } | handler::Error::Overloaded { detail, after } => {
                     (detail, after)

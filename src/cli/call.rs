@@ -98,7 +98,7 @@ fn print(result: Result<ToolResult, Error>) -> Result<(), Failure> {
         Err(Error::Later) => {
             return Err(anyhow!("the handler answers later, which only a running actiond can take").into());
         }
-        Err(Error::Retryable { detail, .. } | Error::Overloaded { detail, .. }) => {
+        Err(Error::Retryable { detail, .. } | Error::Overloaded { detail, .. } | Error::Unknown { detail }) => {
             return Err(anyhow!("the handler failed and would be tried again: {detail}").into());
         }
     };

@@ -62,7 +62,7 @@ impl Handler for Command {
             }
             Err(_) => {
                 running.stop().await;
-                Err(Error::retryable(format!("the program did not end within {limit:.1?}")))
+                Err(Error::unknown(format!("the program did not end within {limit:.1?}")))
             }
         }
     }
@@ -95,7 +95,7 @@ struct Finished {
 
 /// Feeds and reads until the program itself has ended. Processes that it left behind are not waited for.
 async fn finish(running: &mut Running, input: &[u8], cap: usize) -> Result<Finished, Error> {
-    let gone = || Error::retryable("the program could not be watched");
+    let gone = || Error::unknown("the program could not be watched");
     let child = running.child().ok_or_else(gone)?;
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let stderr_bytes = AtomicU64::new(0);
@@ -129,7 +129,7 @@ impl Finished {
             // Out of memory, or an operator: the next attempt may do better.
             None => {
                 let signal = self.status.signal().unwrap_or_default();
-                Err(Error::retryable(format!("killed by signal {signal}, {said}")))
+                Err(Error::unknown(format!("killed by signal {signal}, {said}")))
             }
         }
     }
@@ -157,7 +157,7 @@ async fn until_exit(child: &mut Child, reading: impl Future<Output = Result<(), 
     loop {
         tokio::select! {
             status = child.wait() => {
-                let status = status.map_err(|e| Error::retryable(format!("the program was lost: {}", e.kind())))?;
+                let status = status.map_err(|e| Error::unknown(format!("the program was lost: {}", e.kind())))?;
                 if open && let Ok(read) = timeout(OUTPUT_GRACE, reading).await {
                     read?;
                 }
@@ -179,7 +179,7 @@ async fn read_up_to(from: Option<impl AsyncRead + Unpin>, into: &mut Vec<u8>, ca
             Ok(0) => return Ok(()),
             Ok(read) if read > cap - into.len() => return Err(Error::too_large(cap)),
             Ok(read) => into.extend_from_slice(&buffer[..read]),
-            Err(e) => return Err(Error::retryable(format!("the output could not be read: {}", e.kind()))),
+            Err(e) => return Err(Error::unknown(format!("the output could not be read: {}", e.kind()))),
         }
     }
 }

@@ -85,7 +85,10 @@ impl Http {
         let mut headers = self.headers_for(call);
         self.sign(call, &mut headers, &body, now).await?;
         let request = self.client.post(self.url.clone()).headers(headers).body(body);
-        let response = request.send().await.map_err(|e| Error::retryable(describe(&e)))?;
+        let response = request.send().await.map_err(|e| match e.is_connect() || e.is_builder() {
+            true => Error::retryable(describe(&e)),
+            false => Error::unknown(describe(&e)),
+        })?;
         match response.status() {
             StatusCode::ACCEPTED if call.result_url.is_some() => return Err(Error::Later),
             StatusCode::ACCEPTED => {
@@ -170,7 +173,7 @@ impl Handler for Http {
         let limit = call.time_left(self.timeout, now);
         tokio::time::timeout(limit, self.exchange(call, now))
             .await
-            .unwrap_or_else(|_| Err(Error::retryable(format!("no answer within {limit:.1?}"))))
+            .unwrap_or_else(|_| Err(Error::unknown(format!("no answer within {limit:.1?}"))))
     }
 }
 
@@ -277,7 +280,7 @@ fn unreadable(error: BodyError) -> Error {
     match error {
         BodyError::TooLarge { cap } => Error::too_large(cap),
         BodyError::Encoded => Error::fatal(error.to_string()),
-        BodyError::Transport(_) => Error::retryable(error.to_string()),
+        BodyError::Transport(_) => Error::unknown(error.to_string()),
     }
 }
 

@@ -227,7 +227,7 @@ mod tests {
                 Error::Overloaded { after, .. } => {
                     assert!(matches!(status, 429 | 503) && after == Some(Duration::from_secs(3)), "{status}")
                 }
-                Error::Later => panic!("{status}"),
+                Error::Later | Error::Unknown { .. } => panic!("{status}"),
                 Error::Final { detail, .. } => assert!(!is_retried && !detail.contains("secret"), "{status}"),
             }
         }

@@ -223,6 +223,13 @@ async fn run(worker: &Worker, function: &Arc<Function>, asked: Asked<'_>, lease:
             drop(_entered);
             retry(worker, function, lease, detail, after).await
         }
+        Held::Ended(Err(handler::Error::Unknown { detail })) => {
+            drop(_entered);
+            match function.if_interrupted {
+                IfInterrupted::Rerun => retry(worker, function, lease, detail, None).await,
+                IfInterrupted::Fail | IfInterrupted::Hold => interrupted(worker, lease, detail).await,
+            }
+        }
         Held::Ended(Err(handler::Error::Later)) => {
             drop(_entered);
             wait(worker, function, lease).await
@@ -356,6 +363,15 @@ async fn wait(worker: &Worker, function: &Function, lease: Lease) -> Ran {
         // It is there already.
         Some(false) | None => Ran::Again(Duration::ZERO),
     }
+}
+
+/// A handler that may have run, gave no answer, and must not be started again: the claim ends as if its worker had died.
+async fn interrupted(worker: &Worker, lease: Lease, detail: String) -> Ran {
+    tracing::warn!(call.id = %lease.key.call_id, detail, "the handler gave no answer: whether it took effect is unknown");
+    let (transition, detail) = (Transition::Released, Some(detail));
+    let mark = Mark { key: lease.key, fence: lease.fence, transition, detail };
+    persist(worker, || worker.ledger.mark(mark.clone())).await;
+    Ran::Again(Duration::ZERO)
 }
 
 /// Gives a claim back at shutdown; whoever looks next judges it at once.

@@ -16,6 +16,7 @@ over_every_pair!(
     a_worker_killed_before_it_submits_does_not_run_the_handler_again,
     a_worker_killed_while_its_handler_runs_is_made_up_for_at_once,
     a_function_that_must_not_run_twice_is_not_started_twice,
+    a_handler_that_gives_no_answer_is_started_again_only_where_it_may_be,
     an_accepted_webhook_outlives_the_process,
     a_stop_lets_the_handler_finish,
     a_stop_past_the_grace_period_gives_the_call_back,
@@ -62,6 +63,29 @@ async fn a_function_that_must_not_run_twice_is_not_started_twice(pair: Pair) {
     let result = &session.calls(None).next().unwrap().result.as_ref().unwrap().result;
     assert!(!result.success && result.error.as_ref().unwrap().contains("interrupted"), "{result:?}");
     assert_eq!(rig.handler.requests("a").len(), 1);
+}
+
+async fn a_handler_that_gives_no_answer_is_started_again_only_where_it_may_be(pair: Pair) {
+    let slow = "handler: { type: command, command: [sleep, '5'], timeout: 200ms }\nretry: { max_attempts: 2 }";
+    let rig = Setup::new(pair)
+        .function("once", &format!("{slow}\nif_interrupted: fail"))
+        .function("again", slow)
+        .start()
+        .await;
+    let session = rig.play("call once & call again").await;
+    let error = |name| {
+        let result = &session.calls(Some(name)).next().unwrap().result.as_ref().unwrap().result;
+        result.error.clone().unwrap_or_else(|| panic!("{name}: {result:?}"))
+    };
+    assert!(error("once").contains("interrupted"), "{}", error("once"));
+    assert!(error("again").contains("failed"), "{}", error("again"));
+    let worker = rig.worker.as_ref().unwrap();
+    let (_, metrics) = worker.admin("/metrics").await;
+    let retried = |name: &str| {
+        let labels = [format!("function=\"{name}\""), "outcome=\"retried\"".to_owned()];
+        metrics.lines().any(|line| labels.iter().all(|label| line.contains(label.as_str())))
+    };
+    assert!(retried("again") && !retried("once"), "{metrics}");
 }
 
 async fn an_accepted_webhook_outlives_the_process(pair: Pair) {

@@ -181,7 +181,7 @@ fn report(world: &World, account: &Account) {
         world.settings.seed,
         world.settings.target,
     );
-    let found: Vec<_> = account.lost.iter().chain(&account.doubled).collect();
+    let found: Vec<_> = account.doubled.iter().chain(&account.lost).collect();
     for finding in found.iter().take(20) {
         println!("{}: {}", finding.session, finding.what);
     }

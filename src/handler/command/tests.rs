@@ -178,7 +178,7 @@ async fn the_exit_status_says_what_to_do_next() {
     assert!(matches!(&error, Error::Final { message: None, .. }));
     assert_eq!(error.to_string(), "exit status 3, 0 bytes on standard error");
     let error = run(&sh("kill -9 $$")).await.unwrap_err();
-    assert!(matches!(&error, Error::Retryable { .. }) && error.to_string().starts_with("killed by signal 9"));
+    assert!(matches!(&error, Error::Unknown { .. }) && error.to_string().starts_with("killed by signal 9"));
 }
 
 #[tokio::test]
@@ -211,7 +211,7 @@ async fn a_timeout_ends_the_whole_group() {
     let scratch = Scratch::new();
     let script = format!("echo $$ > {}; sleep 300 & sleep 300", scratch.0.display());
     let error = run(&CommandConfig { timeout: Duration::from_millis(300), ..sh(&script) }).await.unwrap_err();
-    assert!(matches!(&error, Error::Retryable { .. }) && error.to_string().contains("did not end within"), "{error}");
+    assert!(matches!(&error, Error::Unknown { .. }) && error.to_string().contains("did not end within"), "{error}");
     until_gone(scratch.group().await).await;
 }
 

@@ -296,7 +296,7 @@ async fn a_handler_that_is_slow_or_away_is_tried_again() {
     let mut call = call("{}");
     call.deadline = Some(SystemTime::now() + Duration::from_millis(200));
     let error = handler(&config(url)).call(&call).await.unwrap_err();
-    assert!(matches!(&error, Error::Retryable { .. }) && error.to_string().starts_with("no answer within"), "{error}");
+    assert!(matches!(&error, Error::Unknown { .. }) && error.to_string().starts_with("no answer within"), "{error}");
 
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     call.deadline = None;
