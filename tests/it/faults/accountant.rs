@@ -51,14 +51,18 @@ type States = HashMap<(String, String, String), String>;
 /// What takes longer than this is worth a line.
 const SLOW: Duration = Duration::from_secs(8);
 
-/// Waits until everything is done, at most so long, and looks.
+/// Waits until everything is done, or nothing has moved for so long: what is not done then is lost. A slow machine may have
+/// much to catch up with, and gets ten times as long for it.
 pub(crate) async fn account(world: &World, patience: Duration) -> Account {
     let start = Instant::now();
-    let mut told = false;
+    let (mut told, mut left, mut moved) = (false, usize::MAX, start);
     loop {
         let mut account = look(world).await;
         account.settled_after = start.elapsed();
-        if account.lost.is_empty() || start.elapsed() > patience {
+        if account.lost.len() < left {
+            (left, moved) = (account.lost.len(), Instant::now());
+        }
+        if account.lost.is_empty() || moved.elapsed() > patience || start.elapsed() > 10 * patience {
             return account;
         }
         if start.elapsed() > SLOW && !std::mem::replace(&mut told, true) {
