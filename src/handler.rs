@@ -269,16 +269,8 @@ pub(crate) mod tests {
     pub(crate) fn call(arguments: &str) -> Call {
         Call {
             key: CallKey::new(SessionKey::new("openai", "sess_1"), "turn_1", "call_0"),
-            function: "lookup_order".into(),
             arguments: Arguments::parse(Some(arguments)).unwrap(),
-            attempt: 1,
-            deadline: None,
-            metadata: Arc::default(),
-            traceparent: None,
-            result_url: None,
-            if_interrupted: IfInterrupted::Rerun,
-            note: None,
-            keep: None,
+            ..Call::trial("openai", "lookup_order")
         }
     }
 
