@@ -1,10 +1,10 @@
 //! The composition root: the only file that names concrete types. Builds the parts, starts them in order, ends them in order.
 
 mod builder;
+mod platforms;
 mod reload;
 
 use std::{
-    collections::HashMap,
     fs::File,
     path::PathBuf,
     sync::Arc,
@@ -16,8 +16,12 @@ use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-pub use self::builder::Builder;
-use self::{builder::Code, reload::Reload};
+pub use self::{builder::Builder, platforms::adapter};
+use self::{
+    builder::Code,
+    platforms::{accounts, verifiers},
+    reload::Reload,
+};
 use crate::{
     admin::{self, Readiness},
     callback::{self, Callbacks},
@@ -25,15 +29,15 @@ use crate::{
     function::{self, Live, Registry, source::Source},
     handler::Call,
     http,
-    ingress::{self, Ingress, signature::Verifier},
+    ingress::{self, Ingress},
     later::{Addresses, Results},
     mcp::{Importer, Servers},
     metrics::Metrics,
-    platform::{self, AgentsApi, Platform},
+    platform,
     queue::{self, DeadLetters, Embedded, RabbitMq, RabbitMqDead, SharedQueue},
     session::ToolResult,
     store::{self, Database, Ledger, Postgres, Sqlite, Store},
-    worker::{Account, Worker},
+    worker::Worker,
 };
 
 /// How often the store is asked whether it is there.
@@ -414,57 +418,6 @@ async fn queue(
             Ok((Arc::new(queue), Some(owned)))
         }
         (queue::Config::Embedded, None) => bail!("queue.type: embedded needs a sqlite:// store"),
-    }
-}
-
-fn verifiers(platforms: &[platform::Config]) -> anyhow::Result<HashMap<String, Verifier>> {
-    platforms
-        .iter()
-        .filter(|platform| sends_webhooks(platform))
-        .map(|platform| match Verifier::new(&platform.webhook) {
-            Ok(verifier) => Ok((platform.name.clone(), verifier)),
-            Err(problems) => {
-                let reasons: Vec<String> =
-                    problems.into_iter().map(|(at, why)| format!("secrets[{at}]: {why}")).collect();
-                bail!("platform {}: webhook.{}", platform.name, reasons.join("; "))
-            }
-        })
-        .collect()
-}
-
-fn sends_webhooks(platform: &platform::Config) -> bool {
-    match platform.kind {
-        platform::Kind::AgentsApi { .. } => true,
-        platform::Kind::Aivax(_) => false,
-    }
-}
-
-fn accounts(platforms: &[platform::Config], client: &http::Client) -> anyhow::Result<HashMap<Arc<str>, Arc<Account>>> {
-    platforms
-        .iter()
-        .filter(|config| sends_webhooks(config))
-        .map(|config| {
-            let name: Arc<str> = config.name.as_str().into();
-            let account = Account::new(name.clone(), adapter(config, client)?, answer_within(config.call_deadline));
-            Ok((name, Arc::new(account)))
-        })
-        .collect()
-}
-
-/// The agent hears of a call that took too long before the platform gives up on it.
-fn answer_within(deadline: Duration) -> Duration {
-    deadline - (deadline / 10).min(Duration::from_secs(60))
-}
-
-/// The adapter that speaks to a platform.
-pub fn adapter(config: &platform::Config, client: &http::Client) -> anyhow::Result<Arc<dyn Platform>> {
-    match &config.kind {
-        platform::Kind::AgentsApi { base_url, api_key, flavor } => {
-            let adapter = AgentsApi::new(&config.name, base_url, api_key, client.clone())
-                .map_err(|e| anyhow!("platform {}: {e}", config.name))?;
-            Ok(Arc::new(adapter.with_flavor(*flavor)))
-        }
-        platform::Kind::Aivax(_) => bail!("platform {}: AIVAX calls us; there are no sessions to ask for", config.name),
     }
 }
 

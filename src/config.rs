@@ -2,6 +2,7 @@
 
 mod expand;
 mod functions;
+mod intake;
 mod mcp_servers;
 mod path;
 mod platforms;

@@ -44,6 +44,7 @@ struct Inner {
     function_sources: Counter<u64>,
     submissions: Counter<u64>,
     swept_sessions: Counter<u64>,
+    polls: Counter<u64>,
     config_reloads: Counter<u64>,
 }
 
@@ -170,6 +171,11 @@ impl Metrics {
     pub fn swept(&self, platform: &str, sessions: u64) {
         self.inner.swept_sessions.add(sessions, &[label("platform", platform)]);
     }
+
+    /// `actiond_polls_total{platform,outcome}`: found, nothing, failed.
+    pub fn poll(&self, platform: &str, outcome: &'static str) {
+        self.inner.polls.add(1, &[label("platform", platform), KeyValue::new("outcome", outcome)]);
+    }
 }
 
 impl Default for Metrics {
@@ -217,6 +223,7 @@ impl Inner {
             function_sources: counter("actiond_function_sources", "Listings of function sources, by outcome."),
             submissions: counter("actiond_submissions", "Results posted to a platform, by outcome."),
             swept_sessions: counter("actiond_swept_sessions", "Sessions that waited and that only a sweep found."),
+            polls: counter("actiond_polls", "Readings of a platform's list that is polled, by outcome."),
             config_reloads: counter("actiond_config_reloads", "Looks at a changed config file, by outcome."),
             last_delivery,
             registry,
@@ -283,6 +290,7 @@ mod tests {
         metrics.oldest_pending(1.5);
         metrics.submission("openai", "accepted");
         metrics.swept("openai", 2);
+        metrics.poll("openai", "found");
         metrics.config_reload("applied");
         metrics.callback("aivax", "answered");
         metrics.function_source("0:h", "fetched");
@@ -309,6 +317,7 @@ mod tests {
                 "actiond_handler_seconds histogram",
                 "actiond_last_delivery_age_seconds gauge",
                 "actiond_oldest_pending_seconds gauge",
+                "actiond_polls_total counter",
                 "actiond_publish_seconds histogram",
                 "actiond_result_latency_seconds histogram",
                 "actiond_sessions_due gauge",

@@ -1,6 +1,6 @@
 //! The vocabulary: what a platform's session waits for, and what goes back to it. Plain data, no behaviour of a seam.
 
-use std::{fmt, fmt::Write as _, sync::Arc};
+use std::{fmt, fmt::Write as _, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -77,11 +77,16 @@ impl CallKey {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part.as_bytes());
         }
-        hash.finalize()[..16].iter().fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+        hex(&hash.finalize()[..16])
     }
+}
+
+/// The bytes in lower-case hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 impl fmt::Display for CallKey {
@@ -97,6 +102,8 @@ pub struct Session {
     /// `requires_action`, `idle`, … or a word that did not exist when this was written. Informative only.
     pub status: String,
     pub metadata: Arc<Map<String, Value>>,
+    /// How much longer the platform waits for what is pending, where it tells.
+    pub expires_in: Option<Duration>,
     /// The authoritative pending list, looked at in every status.
     pub required_actions: Vec<RequiredAction>,
 }
@@ -106,9 +113,25 @@ pub struct Session {
 pub enum RequiredAction {
     FunctionCall(FunctionCall),
     /// An approval, an environment connection, a type of tomorrow, or an item that cannot be read: not ours to run.
-    Other {
-        kind: String,
-    },
+    Other(OtherAction),
+}
+
+/// A required action that is no function call. Somebody else settles it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OtherAction {
+    /// Its type, fit for a log and a metric; [`OtherAction::UNREADABLE`] where it has none.
+    pub kind: String,
+    /// Empty where the action belongs to no turn.
+    pub turn: Arc<str>,
+    /// The platform's id of it, or a digest of the whole where it has none.
+    pub id: Arc<str>,
+    /// As the platform lists it.
+    pub json: Arc<str>,
+}
+
+impl OtherAction {
+    /// The kind of what is no action that could be named.
+    pub const UNREADABLE: &str = "unreadable";
 }
 
 /// A call the platform lists as pending.

@@ -2,6 +2,7 @@
 
 mod account;
 mod answer;
+mod polls;
 mod reconcile;
 mod scheduler;
 mod sessions;

@@ -349,7 +349,7 @@ mod tests {
         function::{Live, tests::echo},
         handler::Handler,
         metrics::Metrics,
-        platform::{self, AivaxConfig, WebhookConfig},
+        platform::{self, AivaxConfig},
         store::{Database, Ledger, Sqlite, Store as _},
     };
 
@@ -377,7 +377,8 @@ mod tests {
             name: "aivax".into(),
             kind: platform::Kind::Aivax(aivax),
             call_deadline: Duration::ZERO,
-            webhook: WebhookConfig::Insecure,
+            intake: platform::Intake::default(),
+            forward: None,
         };
         let url = format!("sqlite://{}/store.db", folder.display());
         let timeout = Duration::from_secs(10);

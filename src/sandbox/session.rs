@@ -33,6 +33,17 @@ pub struct Session {
     /// What each Idempotency-Key was used for: the digest of the body.
     pub(super) keys: HashMap<String, [u8; 32]>,
     pub(super) stream: Option<broadcast::Sender<Arc<str>>>,
+    /// What it is beside a session, where it is a workflow run.
+    pub run: Option<RunOf>,
+}
+
+/// The workflow agent's run that a session stands for.
+#[derive(Clone, Debug)]
+pub struct RunOf {
+    pub agent_id: String,
+    pub input: Value,
+    /// Until when the present wait lasts, Unix milliseconds; `None` outside of a wait.
+    pub expires_at: Option<i64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +90,8 @@ pub struct Action {
     /// `call_id` of a function call, `request_id` or `environment_id` of another action.
     pub id: String,
     pub kind: ActionKind,
+    /// The program that asked for it, if the model did not ask itself.
+    pub program: Option<u32>,
     pub state: ActionState,
     /// The first accepted result.
     pub result: Option<Accepted>,
@@ -97,7 +110,7 @@ pub enum ActionState {
     /// Accepted, and still listed as required for so many reads.
     Lingering(u32),
     Applied,
-    /// Its turn was cancelled.
+    /// Its turn was cancelled, or its time was up.
     Dropped,
 }
 
@@ -125,7 +138,7 @@ pub struct Accepted {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallResult {
     pub success: bool,
-    /// A string, an array of content parts, or null.
+    /// A string, an array of content parts, or null; any JSON in a workflow run.
     pub output: Value,
     pub error: Option<String>,
 }
@@ -181,6 +194,7 @@ impl Session {
             environment,
             keys: HashMap::new(),
             stream: None,
+            run: None,
         }
     }
 

@@ -5,7 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::platform::Platform;
+use super::polls::Woken;
+use crate::{
+    platform::{Platform, Poll},
+    session::Session,
+};
 
 /// How long nothing is asked after a 401 or 403.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -13,10 +17,21 @@ const PAUSE: Duration = Duration::from_secs(10);
 pub struct Account {
     pub name: Arc<str>,
     pub platform: Arc<dyn Platform>,
+    /// How long a call may wait for its answer, from when it is first seen.
     pub call_deadline: Duration,
+    /// How often its list is read, where that is how its sessions are learned of.
+    pub poll: Option<Poll>,
     refused: Mutex<Option<Refused>>,
     /// Held while its sessions are swept here.
     pub(super) sweeping: Arc<tokio::sync::Mutex<()>>,
+    pub(super) woken: Woken,
+    /// When calls that were left behind were last looked for here.
+    pub(super) taken_up: Mutex<Option<Instant>>,
+}
+
+/// The agent hears of a call that took too long before the platform gives up on it.
+fn answer_within(deadline: Duration) -> Duration {
+    deadline - (deadline / 10).min(Duration::from_secs(60))
 }
 
 struct Refused {
@@ -25,8 +40,28 @@ struct Refused {
 }
 
 impl Account {
+    /// `call_deadline` is when the platform gives up.
     pub fn new(name: impl Into<Arc<str>>, platform: Arc<dyn Platform>, call_deadline: Duration) -> Self {
-        Self { name: name.into(), platform, call_deadline, refused: Mutex::new(None), sweeping: Arc::default() }
+        Self {
+            name: name.into(),
+            platform,
+            call_deadline: answer_within(call_deadline),
+            poll: None,
+            refused: Mutex::new(None),
+            sweeping: Arc::default(),
+            woken: Woken::default(),
+            taken_up: Mutex::new(None),
+        }
+    }
+
+    #[must_use]
+    pub fn polling(self, poll: Option<Poll>) -> Self {
+        Self { poll, ..self }
+    }
+
+    /// How long a call that the session lists may wait for its answer.
+    pub(super) fn deadline(&self, session: &Session) -> Duration {
+        session.expires_in.map_or(self.call_deadline, |left| answer_within(left).min(self.call_deadline))
     }
 
     /// How long to leave the platform alone, if it refused our credentials a moment ago.

@@ -72,13 +72,15 @@ pub(super) async fn answer(
         key: call.key.clone(),
         function: call.name.clone(),
         lease: worker.config.lease,
-        deadline: account.call_deadline,
+        deadline: account.deadline(session),
         if_interrupted: function.as_ref().map_or(IfInterrupted::Rerun, |f| f.if_interrupted),
         takeover: redelivered,
     };
     let claim = worker.ledger.claim(request).await?;
     let started = Instant::now();
     let finished = match claim {
+        // The platform lists it to the last moment.
+        Claim::Run(lease) if lease.deadline.is_zero() => expired(lease),
         Claim::Run(lease) => match function {
             Some(function) => {
                 let asked = Asked { account, session, call: &call, action, result_url };
@@ -90,9 +92,7 @@ pub(super) async fn answer(
             worker.metrics.call(&account.name, &call.name, "interrupted");
             Ran::Finished(lease, ToolResult::Error(INTERRUPTED.to_owned()), Some("interrupted".to_owned()))
         }
-        Claim::Expired(lease) => {
-            Ran::Finished(lease, ToolResult::Error(EXPIRED.to_owned()), Some("deadline passed".to_owned()))
-        }
+        Claim::Expired(lease) => expired(lease),
         Claim::Stored(stored) => return submit(worker, account, stored, action).await,
         Claim::Busy(left) => return Ok(Answer::Again(left.max(Duration::from_millis(100)))),
         Claim::Held(left) => return Ok(Answer::Again(left.max(Duration::from_millis(100)))),
@@ -135,7 +135,7 @@ async fn still_pending(account: &Account, key: &CallKey) -> bool {
     match account.platform.retrieve(&key.session).await {
         Ok(session) => session.required_actions.iter().any(|action| match action {
             RequiredAction::FunctionCall(call) => call.key == *key,
-            RequiredAction::Other { .. } => false,
+            RequiredAction::Other(_) => false,
         }),
         Err(platform::Error::Gone) => false,
         Err(_) => true,
@@ -154,6 +154,10 @@ enum Ran {
     Again(Duration),
     /// The platform no longer waits for it.
     Gone(Lease),
+}
+
+fn expired(lease: Lease) -> Ran {
+    Ran::Finished(lease, ToolResult::Error(EXPIRED.to_owned()), Some("deadline passed".to_owned()))
 }
 
 /// A call, and what is known around it.
@@ -234,9 +238,7 @@ async fn run(worker: &Worker, function: &Arc<Function>, asked: Asked<'_>, lease:
             drop(_entered);
             wait(worker, function, lease).await
         }
-        Held::Expired => {
-            Ran::Finished(lease, ToolResult::Error(EXPIRED.to_owned()), Some("deadline passed".to_owned()))
-        }
+        Held::Expired => expired(lease),
         Held::Lost => {
             tracing::warn!("the claim was lost while the handler ran: it was stopped");
             Ran::Again(worker.config.lease)

@@ -231,7 +231,7 @@ fn function_calls(session: Option<&Session>) -> HashMap<CallKey, FunctionCall> {
         .flat_map(|session| &session.required_actions)
         .filter_map(|action| match action {
             RequiredAction::FunctionCall(call) => Some((call.key.clone(), call.clone())),
-            RequiredAction::Other { .. } => None,
+            RequiredAction::Other(_) => None,
         })
         .collect()
 }

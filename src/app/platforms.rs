@@ -1,0 +1,60 @@
+//! The accounts of the config: what verifies their webhooks, what speaks to them.
+
+use std::{collections::HashMap, sync::Arc};
+
+use anyhow::{anyhow, bail};
+
+use crate::{
+    http,
+    ingress::signature::Verifier,
+    platform::{self, AgentsApi, Kind, Platform, WorkflowRuns},
+    worker::Account,
+};
+
+/// Of the platforms that send webhooks.
+pub(super) fn verifiers(platforms: &[platform::Config]) -> anyhow::Result<HashMap<String, Verifier>> {
+    platforms
+        .iter()
+        .filter_map(|platform| Some((platform, platform.intake.webhook.as_ref()?)))
+        .map(|(platform, webhook)| match Verifier::new(webhook) {
+            Ok(verifier) => Ok((platform.name.clone(), verifier)),
+            Err(problems) => {
+                let reasons: Vec<String> =
+                    problems.into_iter().map(|(at, why)| format!("secrets[{at}]: {why}")).collect();
+                bail!("platform {}: webhook.{}", platform.name, reasons.join("; "))
+            }
+        })
+        .collect()
+}
+
+/// Those whose sessions are asked for.
+pub(super) fn accounts(
+    platforms: &[platform::Config],
+    client: &http::Client,
+) -> anyhow::Result<HashMap<Arc<str>, Arc<Account>>> {
+    platforms
+        .iter()
+        .filter(|config| !matches!(config.kind, Kind::Aivax(_)))
+        .map(|config| {
+            let name: Arc<str> = config.name.as_str().into();
+            let account = Account::new(name.clone(), adapter(config, client)?, config.call_deadline);
+            Ok((name, Arc::new(account.polling(config.intake.poll))))
+        })
+        .collect()
+}
+
+/// The adapter that speaks to a platform.
+pub fn adapter(config: &platform::Config, client: &http::Client) -> anyhow::Result<Arc<dyn Platform>> {
+    let (name, client) = (&config.name, client.clone());
+    let wrong = |why| anyhow!("platform {name}: {why}");
+    match &config.kind {
+        Kind::AgentsApi { base_url, api_key, flavor } => {
+            let adapter = AgentsApi::new(name, base_url, api_key, client).map_err(wrong)?;
+            Ok(Arc::new(adapter.with_flavor(*flavor)))
+        }
+        Kind::WorkflowRuns { base_url, api_key, flavor } => {
+            Ok(Arc::new(WorkflowRuns::new(name, base_url, api_key, *flavor, client).map_err(wrong)?))
+        }
+        Kind::Aivax(_) => bail!("platform {name}: AIVAX calls us; there are no sessions to ask for"),
+    }
+}
