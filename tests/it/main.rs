@@ -9,6 +9,7 @@ mod endings;
 mod faults;
 mod flow;
 mod ingress;
+mod intake;
 mod later;
 mod live;
 mod mcp;
