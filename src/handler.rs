@@ -2,10 +2,12 @@
 
 mod command;
 mod echo;
+mod forward;
 mod http;
 mod mcp;
 pub(crate) mod output;
 mod query_collection;
+mod sign;
 
 use std::{
     fmt,
@@ -20,6 +22,7 @@ use serde_json::{Map, Value};
 pub use self::{
     command::Command,
     echo::Echo,
+    forward::Forward,
     http::{Http, is_reserved},
     mcp::Mcp,
     query_collection::QueryCollection,
@@ -29,7 +32,7 @@ use crate::{
     http::Client,
     mcp::Servers,
     nonce::Minted,
-    session::{CallKey, IfInterrupted, Output, SessionKey},
+    session::{CallKey, IfInterrupted, OtherAction, Output, SessionKey},
 };
 
 /// The handler of a config. The error says where in the handler's config, and what.
@@ -252,6 +255,13 @@ impl Error {
             message: Some(format!("the result is too large (more than {cap} bytes). ask for less at once.")),
         }
     }
+}
+
+/// Takes required actions that are no function calls. Whoever is told settles them; we never do.
+#[async_trait]
+pub trait Receiver: Send + Sync {
+    /// The error, fit for a log: it is told again later.
+    async fn tell(&self, action: &OtherAction) -> Result<(), String>;
 }
 
 #[async_trait]

@@ -45,6 +45,7 @@ struct Inner {
     submissions: Counter<u64>,
     swept_sessions: Counter<u64>,
     polls: Counter<u64>,
+    other_actions: Counter<u64>,
     config_reloads: Counter<u64>,
 }
 
@@ -172,6 +173,12 @@ impl Metrics {
         self.inner.swept_sessions.add(sessions, &[label("platform", platform)]);
     }
 
+    /// `actiond_other_actions_total{platform,kind,outcome}`: seen, forwarded, failed.
+    pub fn other_action(&self, platform: &str, kind: &str, outcome: &'static str) {
+        let labels = [label("platform", platform), label("kind", kind), KeyValue::new("outcome", outcome)];
+        self.inner.other_actions.add(1, &labels);
+    }
+
     /// `actiond_polls_total{platform,outcome}`: found, nothing, failed.
     pub fn poll(&self, platform: &str, outcome: &'static str) {
         self.inner.polls.add(1, &[label("platform", platform), KeyValue::new("outcome", outcome)]);
@@ -223,6 +230,7 @@ impl Inner {
             function_sources: counter("actiond_function_sources", "Listings of function sources, by outcome."),
             submissions: counter("actiond_submissions", "Results posted to a platform, by outcome."),
             swept_sessions: counter("actiond_swept_sessions", "Sessions that waited and that only a sweep found."),
+            other_actions: counter("actiond_other_actions", "Required actions that are no function calls, by outcome."),
             polls: counter("actiond_polls", "Readings of a platform's list that is polled, by outcome."),
             config_reloads: counter("actiond_config_reloads", "Looks at a changed config file, by outcome."),
             last_delivery,
@@ -291,6 +299,7 @@ mod tests {
         metrics.submission("openai", "accepted");
         metrics.swept("openai", 2);
         metrics.poll("openai", "found");
+        metrics.other_action("openai", "mcp_approval_request", "seen");
         metrics.config_reload("applied");
         metrics.callback("aivax", "answered");
         metrics.function_source("0:h", "fetched");
@@ -317,6 +326,7 @@ mod tests {
                 "actiond_handler_seconds histogram",
                 "actiond_last_delivery_age_seconds gauge",
                 "actiond_oldest_pending_seconds gauge",
+                "actiond_other_actions_total counter",
                 "actiond_polls_total counter",
                 "actiond_publish_seconds histogram",
                 "actiond_result_latency_seconds histogram",

@@ -70,15 +70,19 @@ impl CallKey {
         }
     }
 
-    /// 128 bits of SHA-256 over the length-prefixed parts.
     fn digest(&self) -> String {
-        let mut hash = Sha256::new();
-        for part in [&self.session.platform, &self.session.session, &self.turn, &self.call_id] {
-            hash.update((part.len() as u64).to_be_bytes());
-            hash.update(part.as_bytes());
-        }
-        hex(&hash.finalize()[..16])
+        digest(&[&self.session.platform, &self.session.session, &self.turn, &self.call_id])
     }
+}
+
+/// 128 bits of SHA-256 over the length-prefixed parts.
+fn digest(parts: &[&str]) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part.as_bytes());
+    }
+    hex(&hash.finalize()[..16])
 }
 
 /// The bytes in lower-case hexadecimal.
@@ -92,6 +96,24 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 impl fmt::Display for CallKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}", self.session, self.turn, self.call_id)
+    }
+}
+
+/// The whole key of an action that is no function call.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ActionKey {
+    pub session: SessionKey,
+    /// Empty where the action belongs to no turn.
+    pub turn: Arc<str>,
+    pub kind: String,
+    pub id: Arc<str>,
+}
+
+impl ActionKey {
+    /// The key a receiver may deduplicate on: ASCII, 39 bytes.
+    pub fn idempotency_key(&self) -> String {
+        let Self { session, turn, kind, id } = self;
+        format!("action-{}", digest(&[&session.platform, &session.session, turn, kind, id]))
     }
 }
 
@@ -119,12 +141,9 @@ pub enum RequiredAction {
 /// A required action that is no function call. Somebody else settles it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OtherAction {
-    /// Its type, fit for a log and a metric; [`OtherAction::UNREADABLE`] where it has none.
-    pub kind: String,
-    /// Empty where the action belongs to no turn.
-    pub turn: Arc<str>,
-    /// The platform's id of it, or a digest of the whole where it has none.
-    pub id: Arc<str>,
+    /// Its kind is its type, fit for a log and a metric, or [`OtherAction::UNREADABLE`]; its id the platform's, or a digest
+    /// of the whole.
+    pub key: ActionKey,
     /// As the platform lists it.
     pub json: Arc<str>,
 }

@@ -21,7 +21,7 @@ pub use self::{
     postgres::Postgres,
     sqlite::{Database, Sqlite},
 };
-use crate::session::{CallKey, IfInterrupted, SessionKey, Submission};
+use crate::session::{ActionKey, CallKey, IfInterrupted, SessionKey, Submission};
 
 /// `store` in the config.
 #[derive(Clone, Debug)]
@@ -209,6 +209,17 @@ pub struct Taken {
     pub held_until: i64,
 }
 
+/// How long an action that is no function call is remembered.
+pub const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// What is known of an action that is no function call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Noticed {
+    /// Nobody had noted it before.
+    pub is_new: bool,
+    pub is_forwarded: bool,
+}
+
 /// Rows in, rows out: each answer stands at its question's place.
 #[async_trait]
 pub trait Store: Send + Sync {
@@ -277,4 +288,10 @@ pub trait Store: Send + Sync {
     /// Gives a session's calls without a result fresh attempts and, if less is left, this much time. Whether they may run is
     /// judged as before.
     async fn revive(&self, session: &SessionKey, deadline: Duration) -> Result<()>;
+
+    /// Notes an action that is no function call, for [`KEPT`].
+    async fn notice(&self, action: &ActionKey) -> Result<Noticed>;
+
+    /// The receiver of such actions has it.
+    async fn forwarded(&self, action: &ActionKey) -> Result<()>;
 }

@@ -2,6 +2,7 @@
 
 mod account;
 mod answer;
+mod others;
 mod polls;
 mod reconcile;
 mod scheduler;

@@ -5,6 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use anyhow::{anyhow, bail};
 
 use crate::{
+    handler::{Forward, Receiver},
     http,
     ingress::signature::Verifier,
     platform::{self, AgentsApi, Kind, Platform, WorkflowRuns},
@@ -38,9 +39,17 @@ pub(super) fn accounts(
         .map(|config| {
             let name: Arc<str> = config.name.as_str().into();
             let account = Account::new(name.clone(), adapter(config, client)?, config.call_deadline);
-            Ok((name, Arc::new(account.polling(config.intake.poll))))
+            let receiver = receiver(config, client)?;
+            Ok((name, Arc::new(account.polling(config.intake.poll).telling(receiver))))
         })
         .collect()
+}
+
+/// Who is told of actions that are no function calls.
+fn receiver(config: &platform::Config, client: &http::Client) -> anyhow::Result<Option<Arc<dyn Receiver>>> {
+    let Some(forward) = &config.forward else { return Ok(None) };
+    let wrong = |(path, why)| anyhow!("platform {}: forward_other_actions.{path}: {why}", config.name);
+    Ok(Some(Arc::new(Forward::new(&forward.url, &forward.sign, client.clone()).map_err(wrong)?)))
 }
 
 /// The adapter that speaks to a platform.

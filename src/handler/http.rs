@@ -2,7 +2,7 @@
 
 use std::{
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime},
 };
 
 use async_trait::async_trait;
@@ -16,10 +16,9 @@ use secrecy::ExposeSecret;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{Body, Call, Error, Handler, HttpConfig, Response, output};
+use super::{Body, Call, Error, Handler, HttpConfig, Response, output, sign::Signer};
 use crate::{
     http::{BodyError, Client, describe, read_capped, retry_after},
-    ingress::signature::{decode_key, sign},
     nonce::{self, Minted},
     session::Output,
 };
@@ -50,9 +49,7 @@ pub struct Http {
     body: Body,
     response: Response,
     max_response: usize,
-    nonce: Option<Arc<Minted>>,
-    /// Of Standard Webhooks signatures.
-    key: Option<Vec<u8>>,
+    signer: Signer,
 }
 
 impl Http {
@@ -67,23 +64,19 @@ impl Http {
             body: config.body,
             response: config.response,
             max_response: config.max_response,
-            nonce: config.sign.nonce.clone().map(|key| Arc::new(Minted::new(key))),
-            key: match &config.sign.standard {
-                Some(secret) => Some(decode_key(secret.expose_secret()).map_err(|e| ("sign.standard".to_owned(), e))?),
-                None => None,
-            },
+            signer: Signer::new(&config.sign)?,
         })
     }
 
     /// With a nonce that others send too.
     pub fn with_nonce(self, nonce: Option<Arc<Minted>>) -> Self {
-        Self { nonce, ..self }
+        Self { signer: self.signer.with_nonce(nonce), ..self }
     }
 
     async fn exchange(&self, call: &Call, now: SystemTime) -> Result<Output, Error> {
         let body = self.body_for(call, now);
         let mut headers = self.headers_for(call);
-        self.sign(call, &mut headers, &body, now).await?;
+        self.signer.sign(&call.key.handler_idempotency_key(), &mut headers, &body, now).await?;
         let request = self.client.post(self.url.clone()).headers(headers).body(body);
         let response = request.send().await.map_err(|e| match e.is_connect() || e.is_builder() {
             true => Error::retryable(describe(&e)),
@@ -124,28 +117,6 @@ impl Http {
             insert("traceparent", traceparent);
         }
         headers
-    }
-
-    async fn sign(&self, call: &Call, headers: &mut HeaderMap, body: &str, now: SystemTime) -> Result<(), Error> {
-        if let Some(nonce) = &self.nonce {
-            let nonce = nonce.get().await.ok_or_else(|| Error::retryable("no nonce could be made"))?;
-            let mut value = HeaderValue::from_str(&nonce).map_err(|_| Error::fatal("the nonce is no header value"))?;
-            value.set_sensitive(true);
-            headers.insert(nonce::HEADER, value);
-        }
-        if let Some(key) = &self.key {
-            let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-            let seconds = i64::try_from(seconds).unwrap_or_default();
-            let id = call.key.handler_idempotency_key();
-            let signature = sign(key, &id, seconds, body.as_bytes());
-            for (name, value) in
-                [("webhook-id", id), ("webhook-timestamp", seconds.to_string()), ("webhook-signature", signature)]
-            {
-                let value = HeaderValue::from_str(&value).map_err(|_| Error::fatal("the call cannot be signed"))?;
-                headers.insert(name, value);
-            }
-        }
-        Ok(())
     }
 
     fn body_for(&self, call: &Call, now: SystemTime) -> String {

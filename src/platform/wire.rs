@@ -12,7 +12,10 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     platform::{Listed, Page},
-    session::{CallKey, FunctionCall, OtherAction, Output, Part, RequiredAction, Session, SessionKey, ToolResult, hex},
+    session::{
+        ActionKey, CallKey, FunctionCall, OtherAction, Output, Part, RequiredAction, Session, SessionKey, ToolResult,
+        hex,
+    },
 };
 
 const MAX_NAME: usize = 512;
@@ -56,20 +59,21 @@ fn required_action(session: &SessionKey, action: &RawValue) -> RequiredAction {
     let call = kind.as_deref().filter(|&kind| kind == "function_call").map(|_| function_call(session, &fields));
     match (call, kind) {
         (Some(Some(call)), _) => RequiredAction::FunctionCall(call),
-        (None, Some(kind)) => RequiredAction::Other(other(kind, action, &fields)),
-        _ => RequiredAction::Other(other(OtherAction::UNREADABLE.to_owned(), action, &fields)),
+        (None, Some(kind)) => RequiredAction::Other(other(session, kind, action, &fields)),
+        _ => RequiredAction::Other(other(session, OtherAction::UNREADABLE.to_owned(), action, &fields)),
     }
 }
 
-fn other(kind: String, action: &RawValue, fields: &HashMap<String, &RawValue>) -> OtherAction {
+fn other(session: &SessionKey, kind: String, action: &RawValue, fields: &HashMap<String, &RawValue>) -> OtherAction {
     let name = |field: &str| fields.get(field).and_then(|raw| string(raw)).filter(|name| is_name(name));
     let id = ["request_id", "environment_id", "id"].into_iter().find_map(name);
-    OtherAction {
-        kind,
+    let key = ActionKey {
+        session: session.clone(),
         turn: name("turn_id").unwrap_or_default().into(),
+        kind,
         id: id.unwrap_or_else(|| hex(&Sha256::digest(action.get())[..16])).into(),
-        json: action.get().into(),
-    }
+    };
+    OtherAction { key, json: action.get().into() }
 }
 
 fn function_call(session: &SessionKey, fields: &HashMap<String, &RawValue>) -> Option<FunctionCall> {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::broadcast;
 
-use super::script::Round;
+use super::{script::Round, wire};
 
 /// One conversation, as a test sees it: `Sandbox::session` hands out a copy.
 #[derive(Clone, Debug)]
@@ -201,6 +201,13 @@ impl Session {
     /// What stands in required_actions.
     pub(super) fn pending(&self) -> impl Iterator<Item = &Action> {
         self.actions.iter().filter(|a| matches!(a.state, ActionState::Pending | ActionState::Lingering(_)))
+    }
+
+    /// Types of what stands in required_actions, in alphabetical order.
+    pub fn pending_kinds(&self) -> Vec<String> {
+        let mut kinds: Vec<_> = self.pending().map(|action| wire::action_type(&action.kind).to_owned()).collect();
+        kinds.sort();
+        kinds
     }
 
     /// The text of the last message the model wrote.

@@ -3,9 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Arrival, Arrived, Claim, ClaimRequest, Completion, Due, Mark, Note, Result, Store, Taken, Unfinished, group::Group,
+    Arrival, Arrived, Claim, ClaimRequest, Completion, Due, Mark, Note, Noticed, Result, Store, Taken, Unfinished,
+    group::Group,
 };
-use crate::session::{CallKey, SessionKey};
+use crate::session::{ActionKey, CallKey, SessionKey};
 
 /// Questions that share one statement at most.
 const BATCH: usize = 128;
@@ -87,6 +88,14 @@ impl Ledger {
 
     pub async fn unfinished(&self, session: &SessionKey) -> Result<Vec<Unfinished>> {
         self.store.unfinished(session).await
+    }
+
+    pub async fn notice(&self, action: &ActionKey) -> Result<Noticed> {
+        self.store.notice(action).await
+    }
+
+    pub async fn forwarded(&self, action: &ActionKey) -> Result<()> {
+        self.store.forwarded(action).await
     }
 
     pub async fn stranded(

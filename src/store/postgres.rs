@@ -11,12 +11,13 @@ use sqlx::{
 };
 
 use super::{
-    Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Config, Due, Error, Filter, Mark, Note, Reset, Result,
-    Store, Taken, Unfinished,
+    Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Config, Due, Error, Filter, Mark, Note, Noticed, Reset,
+    Result, Store, Taken, Unfinished,
     judge::{Move, Row, Verdict, in_millis, judge, judge_late},
 };
-use crate::session::{CallKey, SessionKey};
+use crate::session::{ActionKey, CallKey, SessionKey};
 
+mod actions;
 mod operator;
 mod statements;
 use statements as sql;
@@ -272,6 +273,14 @@ impl Store for Postgres {
 
     async fn revive(&self, session: &SessionKey, deadline: Duration) -> Result<()> {
         operator::revive(&self.pool, session, deadline).await
+    }
+
+    async fn notice(&self, action: &ActionKey) -> Result<Noticed> {
+        actions::notice(&self.pool, action).await
+    }
+
+    async fn forwarded(&self, action: &ActionKey) -> Result<()> {
+        actions::forwarded(&self.pool, action).await
     }
 }
 

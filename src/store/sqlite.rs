@@ -1,5 +1,6 @@
 //! The ledger in SQLite.
 
+mod actions;
 mod database;
 mod operator;
 mod statements;
@@ -16,11 +17,11 @@ use statements as sql;
 
 pub use self::database::Database;
 use super::{
-    Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Due, Error, Filter, Mark, Note, Reset, Result, Store,
-    Taken, Unfinished,
+    Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Due, Error, Filter, Mark, Note, Noticed, Reset, Result,
+    Store, Taken, Unfinished,
     judge::{Move, Row, Verdict, in_millis, judge, judge_late},
 };
-use crate::session::{CallKey, SessionKey};
+use crate::session::{ActionKey, CallKey, SessionKey};
 
 /// The ledger over a [`Database`].
 pub struct Sqlite {
@@ -259,6 +260,14 @@ impl Store for Sqlite {
 
     async fn revive(&self, session: &SessionKey, deadline: Duration) -> Result<()> {
         operator::revive(&self.database, session, deadline).await
+    }
+
+    async fn notice(&self, action: &ActionKey) -> Result<Noticed> {
+        actions::notice(&self.database, action).await
+    }
+
+    async fn forwarded(&self, action: &ActionKey) -> Result<()> {
+        actions::forwarded(&self.database, action).await
     }
 }
 

@@ -7,6 +7,7 @@ use std::{
 
 use super::polls::Woken;
 use crate::{
+    handler::Receiver,
     platform::{Platform, Poll},
     session::Session,
 };
@@ -21,6 +22,8 @@ pub struct Account {
     pub call_deadline: Duration,
     /// How often its list is read, where that is how its sessions are learned of.
     pub poll: Option<Poll>,
+    /// Who is told of actions that are no function calls.
+    pub receiver: Option<Arc<dyn Receiver>>,
     refused: Mutex<Option<Refused>>,
     /// Held while its sessions are swept here.
     pub(super) sweeping: Arc<tokio::sync::Mutex<()>>,
@@ -47,6 +50,7 @@ impl Account {
             platform,
             call_deadline: answer_within(call_deadline),
             poll: None,
+            receiver: None,
             refused: Mutex::new(None),
             sweeping: Arc::default(),
             woken: Woken::default(),
@@ -57,6 +61,11 @@ impl Account {
     #[must_use]
     pub fn polling(self, poll: Option<Poll>) -> Self {
         Self { poll, ..self }
+    }
+
+    #[must_use]
+    pub fn telling(self, receiver: Option<Arc<dyn Receiver>>) -> Self {
+        Self { receiver, ..self }
     }
 
     /// How long a call that the session lists may wait for its answer.

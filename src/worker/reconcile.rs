@@ -5,13 +5,14 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 
 use tracing::Instrument;
 
 use super::{
     Account, Worker,
     answer::{Answer, answer},
+    others,
     submit::{Posted, Reply, close_leftover},
 };
 use crate::{
@@ -205,12 +206,17 @@ impl Look<'_> {
         pending.into_values().filter(|call| self.handled.insert(call.key.clone())).collect()
     }
 
-    /// Answers calls at once, each by itself; what was posted must be confirmed.
+    /// Answers calls at once, each by itself, and tells of what else the session waits for; what was posted must be confirmed.
     async fn answer(&mut self, session: &Session, calls: Vec<FunctionCall>) -> store::Result<Vec<Posted>> {
         let (worker, account, action, redelivered) = (self.worker, self.account, self.action, self.redelivered);
         let answers = calls.into_iter().map(|call| answer(worker, account, session, call, action, redelivered));
+        let (answers, told) = tokio::join!(join_all(answers), others::tell(worker, account, session));
+        if !told? {
+            self.away = true;
+            self.again(self.backoff(None));
+        }
         let mut posted = Vec::new();
-        for answer in futures_util::future::join_all(answers).await {
+        for answer in answers {
             match answer? {
                 Answer::Posted(post) => posted.push(post),
                 Answer::Again(after) => self.again(after),

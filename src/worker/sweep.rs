@@ -222,30 +222,33 @@ async fn list(account: &Account, after: Option<&str>) -> Result<platform::Page, 
 
 /// Publishes the sessions that wait and that nothing of ours will look at by itself.
 async fn wake(worker: &Worker, account: &Account, sessions: Vec<Listed>, found: &mut Found) -> Result<(), String> {
-    let waiting = sessions.into_iter().filter(|session| session.waiting);
-    let (waiting, within, event) = match account.poll {
+    let tells = account.receiver.is_some();
+    let waiting = sessions.into_iter().filter(|session| session.waiting || tells && session.asking);
+    // Whoever waits for others only is no sign that webhooks are lost.
+    let (waiting, within, event): (Vec<(SessionKey, bool)>, _, _) = match account.poll {
         Some(poll) => {
             let choice = account.woken.choose(waiting, poll, Instant::now());
             found.fresh += choice.fresh;
-            (choice.sessions, poll.every, "poll")
+            (choice.sessions.into_iter().map(|session| (session, true)).collect(), poll.every, "poll")
         }
         None => {
             let latest = unix_seconds(worker.sweep.every.min(ON_ITS_WAY));
             let late = waiting.filter(|session| session.last_active_at.is_none_or(|at| at <= latest));
-            (late.map(|session| session.key).collect(), worker.sweep.every, "sweep")
+            (late.map(|session| (session.key, session.waiting)).collect(), worker.sweep.every, "sweep")
         }
     };
     if waiting.is_empty() {
         return Ok(());
     }
-    let in_hand = worker.ledger.in_hand(&waiting, within).await.map_err(|e| e.to_string())?;
-    let forgotten = waiting.into_iter().zip(in_hand).filter(|(_, in_hand)| !in_hand);
-    let published = try_join_all(forgotten.map(|(session, _)| async move {
+    let (keys, counts): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
+    let in_hand = worker.ledger.in_hand(&keys, within).await.map_err(|e| e.to_string())?;
+    let forgotten = keys.into_iter().zip(counts).zip(in_hand).filter(|(_, in_hand)| !in_hand);
+    let published = forgotten.map(|((session, counts), _)| async move {
         let (event, accepted_at) = (event.to_owned(), unix_millis());
         let action = ActionRequired { session, event, accepted_at, tries: 0, traceparent: None };
-        worker.queue.publish(&action).await.map_err(|error| error.to_string())
-    }));
-    found.waiting += published.await?.len() as u64;
+        worker.queue.publish(&action).await.map(|()| counts).map_err(|error| error.to_string())
+    });
+    found.waiting += try_join_all(published).await?.into_iter().filter(|counts| *counts).count() as u64;
     Ok(())
 }
 

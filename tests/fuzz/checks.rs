@@ -84,7 +84,7 @@ pub(crate) fn session(data: &[u8]) -> bool {
                     }
                 }
                 RequiredAction::Other(other) => {
-                    assert!(other.kind.bytes().all(|byte| byte.is_ascii_graphic()), "{:?}", other.kind);
+                    assert!(other.key.kind.bytes().all(|byte| byte.is_ascii_graphic()), "{:?}", other.key.kind);
                 }
             }
         }

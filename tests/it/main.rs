@@ -14,6 +14,7 @@ mod later;
 mod live;
 mod mcp;
 mod operator;
+mod others;
 mod parsers;
 mod platforms;
 mod proxy;

@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use actiond::{
-    session::{CallKey, IfInterrupted, SessionKey, Submission},
+    session::{ActionKey, CallKey, IfInterrupted, SessionKey, Submission},
     store::{
-        Arrival, Arrived, Claim, ClaimRequest, Completion, Config, Database, Due, Filter, Lease, Mark, Note, Postgres,
-        Reset, Sqlite, Store, Stored, Transition,
+        Arrival, Arrived, Claim, ClaimRequest, Completion, Config, Database, Due, Filter, Lease, Mark, Note, Noticed,
+        Postgres, Reset, Sqlite, Store, Stored, Transition,
     },
 };
 use secrecy::SecretString;
@@ -61,6 +61,7 @@ over_every_store!(
     a_result_may_arrive_before_its_handler_has_said_that_it_comes_later,
     a_result_that_arrives_too_late_is_not_stored,
     a_secret_is_the_same_for_everybody,
+    an_action_is_new_once_and_stays_forwarded,
 );
 
 async fn sqlite_store() -> (Arc<dyn Store>, tempdir::Folder) {
@@ -608,4 +609,22 @@ async fn a_secret_is_the_same_for_everybody(store: Arc<dyn Store>) {
     let secrets: Vec<_> = futures_util::future::join_all(secrets).await.into_iter().map(Result::unwrap).collect();
     assert!(secrets[0].len() == 32 && secrets.iter().all(|secret| *secret == secrets[0]), "{secrets:?}");
     assert_ne!(store.secret("other", &[9; 32]).await.unwrap(), secrets[0]);
+}
+
+async fn an_action_is_new_once_and_stays_forwarded(store: Arc<dyn Store>) {
+    let action = |turn: &str, kind: &str, id: &str| ActionKey {
+        session: SessionKey::new("p", "s"),
+        turn: turn.into(),
+        kind: kind.to_owned(),
+        id: id.into(),
+    };
+    let actions = [action("t", "k", "1"), action("", "k", "1"), action("t", "l", "1"), action("t", "k", "2")];
+    for action in &actions {
+        let noticed = store.notice(action).await.unwrap();
+        assert_eq!(noticed, Noticed { is_new: true, is_forwarded: false }, "{action:?}");
+    }
+    store.forwarded(&actions[0]).await.unwrap();
+    for (action, is_forwarded) in actions.iter().zip([true, false, false, false]) {
+        assert_eq!(store.notice(action).await.unwrap(), Noticed { is_new: false, is_forwarded }, "{action:?}");
+    }
 }

@@ -1,4 +1,4 @@
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::UNIX_EPOCH};
 
 use axum::{Router, body::Body as Answer, extract::Request, http::response};
 use serde_json::json;

@@ -53,7 +53,7 @@ fn pending(session: &Session) -> Vec<String> {
             let arguments = call.arguments.as_deref().unwrap_or("-");
             format!("{}/{}({})={arguments}", call.key.turn, call.key.call_id, call.name)
         }
-        RequiredAction::Other(other) => other.kind.clone(),
+        RequiredAction::Other(other) => other.key.kind.clone(),
     };
     session.required_actions.iter().map(text).collect()
 }

@@ -37,6 +37,19 @@ CREATE TABLE due (
 );
 CREATE INDEX due_at ON due (at);
 
+-- Actions that are no function calls, from when they were first seen; forwarded_at is when their receiver took them.
+CREATE TABLE actions (
+    platform     TEXT   NOT NULL,
+    session      TEXT   NOT NULL,
+    turn         TEXT   NOT NULL,
+    kind         TEXT   NOT NULL,
+    id           TEXT   NOT NULL,
+    seen_at      BIGINT NOT NULL,
+    forwarded_at BIGINT,
+    PRIMARY KEY (platform, session, turn, kind, id)
+);
+CREATE INDEX actions_seen ON actions (seen_at);
+
 -- What every process that shares this store must know and nobody else: the key that signs result addresses.
 CREATE TABLE secrets (
     name  TEXT NOT NULL PRIMARY KEY,

@@ -50,6 +50,19 @@ CREATE TABLE queue (
 CREATE INDEX queue_ready ON queue (id) WHERE taken = 0 AND reason IS NULL;
 CREATE INDEX queue_dead ON queue (id) WHERE reason IS NOT NULL;
 
+-- Actions that are no function calls, from when they were first seen; forwarded_at is when their receiver took them.
+CREATE TABLE actions (
+    platform     TEXT    NOT NULL,
+    session      TEXT    NOT NULL,
+    turn         TEXT    NOT NULL,
+    kind         TEXT    NOT NULL,
+    id           TEXT    NOT NULL,
+    seen_at      INTEGER NOT NULL,
+    forwarded_at INTEGER,
+    PRIMARY KEY (platform, session, turn, kind, id)
+) WITHOUT ROWID;
+CREATE INDEX actions_seen ON actions (seen_at);
+
 -- What every process that shares this store must know and nobody else: the key that signs result addresses.
 CREATE TABLE secrets (
     name  TEXT NOT NULL PRIMARY KEY,
