@@ -30,7 +30,7 @@ use tracing::{Instrument as _, field::Empty, info_span};
 
 use self::{envelope::Callback, gate::Gate, listing::Listing, run::Answer};
 use crate::{
-    function::Live,
+    function::{Live, Place},
     metrics::Metrics,
     nonce::Pool,
     platform::{self, AivaxConfig},
@@ -46,6 +46,8 @@ const UNKNOWN: &str = "unknown";
 
 /// What the routes work with.
 pub struct Callbacks {
+    /// What this process is called in histories.
+    name: Arc<str>,
     accounts: HashMap<String, Account>,
     ledger: Ledger,
     functions: Arc<Live>,
@@ -84,7 +86,15 @@ impl Callbacks {
             })
             .collect();
         let slots = Semaphore::new(MAX_IN_FLIGHT);
-        (!accounts.is_empty()).then_some(Self { accounts, ledger, functions, metrics, max_body, slots })
+        (!accounts.is_empty()).then_some(Self {
+            name: crate::process::name(),
+            accounts,
+            ledger,
+            functions,
+            metrics,
+            max_body,
+            slots,
+        })
     }
 }
 
@@ -162,8 +172,9 @@ async fn answer(callbacks: Arc<Callbacks>, name: &str, request: Request) -> Resu
     let body = read.map_err(|_| Rejected::TooSlow)?;
     let body = body.map_err(|_| Rejected::Malformed("the body is too large or not complete"))?;
     let callback = Callback::parse(&body).map_err(Rejected::Malformed)?;
-    let Some(function) = callbacks.functions.get(&callback.function, name) else {
-        if callbacks.functions.is_expected(&callback.function) {
+    let here = callbacks.functions.place(&callback.function, name) == Place::Here;
+    let Some(function) = callbacks.functions.get(&callback.function, name).filter(|_| here) else {
+        if here && callbacks.functions.is_expected(&callback.function) {
             return Err(Rejected::NotImported);
         }
         callbacks.metrics.unknown_function(name);
@@ -203,7 +214,7 @@ async fn list(
         (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
     ];
-    (headers, account.listing.render(&callbacks.functions.load(), known)).into_response()
+    (headers, account.listing.render(&callbacks.functions, known)).into_response()
 }
 
 /// Who connected. Behind a proxy it is the proxy.

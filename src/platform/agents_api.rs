@@ -61,17 +61,15 @@ impl AgentsApi {
 #[async_trait]
 impl Platform for AgentsApi {
     async fn retrieve(&self, session: &SessionKey) -> Result<Session, Error> {
-        let url = self.api.url_of(SESSIONS, &session.session).ok_or(Error::Gone)?;
-        let answer = self.api.get(&url, MAX_SESSION).await?;
+        let url = self.api.url_of(SESSIONS, &session.session, "").ok_or(Error::Gone)?;
+        let answer = self.api.get(url, MAX_SESSION).await?;
         Self::parse_session(session, &answer.body).ok_or_else(|| unreadable("the answer is no session"))
     }
 
     async fn list(&self, after: Option<&str>) -> Result<Page, Error> {
-        let mut url = self.api.url(SESSIONS) + "?limit=100&order=desc";
-        if let Some(after) = after {
-            url = url + "&after=" + &escape(after);
-        }
-        let answer = self.api.get(&url, MAX_LIST).await?;
+        let after = after.map(|after| format!("&after={}", escape(after))).unwrap_or_default();
+        let url = self.api.list_url(SESSIONS, &format!("limit=100&order=desc{after}"));
+        let answer = self.api.get(url, MAX_LIST).await?;
         Self::parse_page(&self.name, &answer.body).ok_or_else(|| unreadable("the answer is no list of sessions"))
     }
 
@@ -90,7 +88,7 @@ impl Platform for AgentsApi {
         if submission.body.len() > MAX_SUBMISSION {
             return Submitted::TooLarge { detail: format!("more than {MAX_SUBMISSION} bytes") };
         }
-        let Some(url) = self.api.url_of(SESSIONS, &call.session.session).map(|url| url + "/events") else {
+        let Some(url) = self.api.url_of(SESSIONS, &call.session.session, "/events") else {
             return Submitted::Gone;
         };
         let post = || self.api.post(&url, &submission.body, Some(&submission.idempotency_key));

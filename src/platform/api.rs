@@ -30,7 +30,7 @@ pub(super) struct Answer {
 
 /// One account at one base URL.
 pub(super) struct Api {
-    base_url: String,
+    base_url: Url,
     headers: HeaderMap,
     client: Client,
 }
@@ -50,7 +50,7 @@ impl Api {
             .map_err(|_| "api_key: has characters that no header can carry".to_owned())?;
         authorization.set_sensitive(true);
         let headers = HeaderMap::from_iter([(AUTHORIZATION, authorization), (USER_AGENT, AGENT)]);
-        Ok(Self { base_url: url.as_str().trim_end_matches('/').to_owned(), headers, client })
+        Ok(Self { base_url: url, headers, client })
     }
 
     /// Sends this with every request too.
@@ -59,24 +59,34 @@ impl Api {
         self
     }
 
-    pub(super) fn url(&self, path: &str) -> String {
-        format!("{}{path}", self.base_url)
+    /// Below the base URL, which is parsed once: a host's name costs more than the rest of a request's address.
+    fn url(&self, path: &str) -> Url {
+        let mut url = self.base_url.clone();
+        url.set_path(&format!("{}{path}", self.base_url.path().trim_end_matches('/')));
+        url
     }
 
-    /// The address of what stands under `path` with that id; `None` where the id cannot be one segment of a path.
-    pub(super) fn url_of(&self, path: &str, id: &str) -> Option<String> {
-        let url = segment(id).map(|id| format!("{}{path}/{id}", self.base_url));
+    /// The address of a list; `query` is escaped where it has to be.
+    pub(super) fn list_url(&self, path: &str, query: &str) -> Url {
+        let mut url = self.url(path);
+        url.set_query(Some(query));
+        url
+    }
+
+    /// The address of `under` what stands under `path` with that id; `None` where the id cannot be one segment of a path.
+    pub(super) fn url_of(&self, path: &str, id: &str, under: &str) -> Option<Url> {
+        let url = segment(id).map(|id| self.url(&format!("{path}/{id}{under}")));
         if url.is_none() {
             warn!(session.id = %id.escape_debug(), "not the id of a session");
         }
         url
     }
 
-    fn request(&self, method: Method, url: &str) -> RequestBuilder {
+    fn request(&self, method: Method, url: Url) -> RequestBuilder {
         self.client.request(method, url).headers(self.headers.clone())
     }
 
-    pub(super) async fn get(&self, url: &str, cap: usize) -> Result<Answer, Error> {
+    pub(super) async fn get(&self, url: Url, cap: usize) -> Result<Answer, Error> {
         let request = self.request(Method::GET, url).timeout(TIMEOUT);
         let response = request.send().await.map_err(|e| Failure::transport(&e).into_error())?;
         if !response.status().is_success() {
@@ -88,9 +98,9 @@ impl Api {
     }
 
     /// Posts JSON, under a key where there is one.
-    pub(super) async fn post(&self, url: &str, body: &[u8], idempotency_key: Option<&str>) -> Result<(), Failure> {
+    pub(super) async fn post(&self, url: &Url, body: &[u8], idempotency_key: Option<&str>) -> Result<(), Failure> {
         let mut request = self
-            .request(Method::POST, url)
+            .request(Method::POST, url.clone())
             .timeout(TIMEOUT)
             .header(CONTENT_TYPE, "application/json")
             .body(body.to_vec());

@@ -46,18 +46,15 @@ impl WorkflowRuns {
 #[async_trait]
 impl Platform for WorkflowRuns {
     async fn retrieve(&self, session: &SessionKey) -> Result<Session, Error> {
-        let url = self.api.url_of(RUNS, &session.session).ok_or(Error::Gone)?;
-        let answer = self.api.get(&url, MAX_RUN).await?;
+        let url = self.api.url_of(RUNS, &session.session, "").ok_or(Error::Gone)?;
+        let answer = self.api.get(url, MAX_RUN).await?;
         wire::run(session, &answer.body, answer.now).ok_or_else(|| unreadable("the answer is no run"))
     }
 
     /// Runs can be asked for by agent only, not by status or order; taken to come newest first, like the other lists.
     async fn list(&self, after: Option<&str>) -> Result<Page, Error> {
-        let mut url = self.api.url(RUNS) + "?limit=100";
-        if let Some(after) = after {
-            url = url + "&after=" + &escape(after);
-        }
-        let answer = self.api.get(&url, MAX_LIST).await?;
+        let after = after.map(|after| format!("&after={}", escape(after))).unwrap_or_default();
+        let answer = self.api.get(self.api.list_url(RUNS, &format!("limit=100{after}")), MAX_LIST).await?;
         wire::page(&self.name, &answer.body).ok_or_else(|| unreadable("the answer is no list of runs"))
     }
 
@@ -74,7 +71,7 @@ impl Platform for WorkflowRuns {
         if submission.body.len() > MAX_SUBMISSION {
             return Submitted::TooLarge { detail: format!("more than {MAX_SUBMISSION} bytes") };
         }
-        let Some(url) = self.api.url_of(RUNS, &call.session.session).map(|url| url + "/tool-results") else {
+        let Some(url) = self.api.url_of(RUNS, &call.session.session, "/tool-results") else {
             return Submitted::Gone;
         };
         self.api.post(&url, &submission.body, None).await.map_or_else(Failure::into_submitted, |()| Submitted::Accepted)

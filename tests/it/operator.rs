@@ -29,10 +29,10 @@ over_every_pair!(
 const OBJECT: &str = "parameters: { type: object }";
 
 /// How a command ended.
-struct Ended {
-    status: i32,
-    out: String,
-    err: String,
+pub(crate) struct Ended {
+    pub(crate) status: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 impl Ended {
@@ -52,7 +52,7 @@ async fn actiond_with(rig: &Rig, words: &str, last: &[&str]) -> Ended {
     Ended { status: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
 }
 
-async fn actiond(rig: &Rig, words: &str) -> Ended {
+pub(crate) async fn actiond(rig: &Rig, words: &str) -> Ended {
     actiond_with(rig, words, &[]).await
 }
 
