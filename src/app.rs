@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::{builder::Builder, platforms::adapter};
 use self::{
     builder::Code,
-    platforms::{accounts, verifiers},
+    platforms::{Watchable, accounts, verifiers, watchable},
     reload::Reload,
 };
 use crate::{
@@ -38,6 +38,7 @@ use crate::{
     queue::{self, DeadLetters, Embedded, Pools, RabbitMq, RabbitMqDead, SharedQueue},
     session::ToolResult,
     store::{self, Database, Ledger, Postgres, Sqlite, Store},
+    watch::{self, Watches},
     worker::{Worker, watch_pools},
 };
 
@@ -87,6 +88,7 @@ pub struct App {
     ingress: Option<Ingress>,
     results: Option<Results>,
     callbacks: Option<Callbacks>,
+    watchable: Watchable,
     worker: Option<Arc<Worker>>,
     ledger: Option<Ledger>,
     functions: Arc<Live>,
@@ -151,6 +153,7 @@ impl App {
             platforms: accounts.iter().map(|(name, account)| (name.clone(), account.platform.clone())).collect(),
             metrics: metrics.clone(),
         });
+        let watchable = watchable(&config.platforms, &accounts);
         let runs_functions = role != Role::Ingress || is_called;
         let sources = if runs_functions { sources(&config, &metrics)? } else { Vec::new() };
         let importer = runs_functions.then(|| importer(&servers, &client, &functions, &metrics));
@@ -199,6 +202,7 @@ impl App {
             ingress,
             results,
             callbacks,
+            watchable,
             worker,
             ledger,
             functions,
@@ -255,7 +259,9 @@ impl App {
     /// period, leases and deliveries go back, acknowledgements are flushed, the broker's connection closes last.
     pub async fn run(self, listeners: Listeners, stop: CancellationToken) -> anyhow::Result<()> {
         let ended = CancellationToken::new();
+        let watches = Watches::new(self.watchable, self.queue.clone(), self.metrics.clone(), stop.clone());
         let admin = admin::router(self.readiness.clone(), self.metrics.clone());
+        let admin = admin.merge(watch::router(watches, self.config.admin.token.as_ref()));
         let closing = ended.clone().cancelled_owned();
         let admin = tokio::spawn(axum::serve(listeners.admin, admin).with_graceful_shutdown(closing).into_future());
 

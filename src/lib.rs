@@ -21,7 +21,8 @@
 //!
 //! A handler that answers 202 gives its result later, to `POST /results/{token}` ([`later`]); its call waits meanwhile.
 //!
-//! Where no webhook can come, the platform's list is polled instead ([`worker::sweep`]); a Rebyte workflow run is a session of
+//! Where no webhook can come, the platform's list is polled instead ([`worker::sweep`]), or named sessions are followed by
+//! their live stream ([`watch`]); a Rebyte workflow run is a session of
 //! an account of its own ([`platform::runs_of`]).
 //!
 //! **Level-triggered.** The queue carries session ids, never truth. One webhook, ten copies of it, a timer or a person all
@@ -118,6 +119,7 @@ pub mod session;
 pub mod store;
 pub mod telemetry;
 pub mod tools;
+pub mod watch;
 pub mod worker;
 
 pub use app::App;

@@ -43,6 +43,7 @@ struct Inner {
     submissions: Counter<u64>,
     swept_sessions: Counter<u64>,
     polls: Counter<u64>,
+    watched: Gauge<u64>,
     other_actions: Counter<u64>,
     config_reloads: Counter<u64>,
     handovers: Counter<u64>,
@@ -191,6 +192,11 @@ impl Metrics {
         self.inner.other_actions.add(1, &labels);
     }
 
+    /// `actiond_watched_sessions`: sessions whose stream this process follows.
+    pub fn watched(&self, sessions: u64) {
+        self.inner.watched.record(sessions, &[]);
+    }
+
     /// `actiond_polls_total{platform,outcome}`: found, nothing, failed.
     pub fn poll(&self, platform: &str, outcome: &'static str) {
         self.inner.polls.add(1, &[label("platform", platform), KeyValue::new("outcome", outcome)]);
@@ -243,6 +249,7 @@ impl Inner {
             submissions: counter("actiond_submissions", "Results posted to a platform, by outcome."),
             swept_sessions: counter("actiond_swept_sessions", "Sessions that waited and that only a sweep found."),
             other_actions: counter("actiond_other_actions", "Required actions that are no function calls, by outcome."),
+            watched: gauge("actiond_watched_sessions", "Sessions whose live stream this process follows."),
             polls: counter("actiond_polls", "Readings of a platform's list that is polled, by outcome."),
             config_reloads: counter("actiond_config_reloads", "Looks at a changed config file, by outcome."),
             handovers: counter("actiond_handovers", "Sessions given to the workers of a pool."),
@@ -277,6 +284,7 @@ mod tests {
         metrics.submission("openai", "accepted");
         metrics.swept("openai", 2);
         metrics.poll("openai", "found");
+        metrics.watched(4);
         metrics.other_action("openai", "mcp_approval_request", "seen");
         metrics.config_reload("applied");
         metrics.handed_over("gpu");
@@ -317,6 +325,7 @@ mod tests {
                 "actiond_submissions_total counter",
                 "actiond_swept_sessions_total counter",
                 "actiond_unknown_function_total counter",
+                "actiond_watched_sessions gauge",
                 "actiond_webhooks_total counter",
             ]
         );

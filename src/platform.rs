@@ -5,12 +5,14 @@ mod api;
 mod flavor;
 #[cfg(test)]
 mod peer;
+mod stream;
 mod wire;
 mod workflow_runs;
 
 use std::{ops::RangeInclusive, time::Duration};
 
 use async_trait::async_trait;
+use futures_util::stream::BoxStream;
 use secrecy::SecretString;
 
 pub use self::{agents_api::AgentsApi, flavor::Flavor, workflow_runs::WorkflowRuns};
@@ -196,6 +198,9 @@ pub struct Listed {
     pub version: Option<i64>,
 }
 
+/// The ids of live events that say that a session waits; empty where an event has none. Ends when the connection does.
+pub type Waits = BoxStream<'static, String>;
+
 #[async_trait]
 pub trait Platform: Send + Sync {
     /// The session with its pending list. The only authority on what is to be done.
@@ -203,6 +208,11 @@ pub trait Platform: Send + Sync {
 
     /// The account's sessions, newest first, those that follow `after`. [`Error::Gone`]: the platform has no such list.
     async fn list(&self, after: Option<&str>) -> Result<Page, Error>;
+
+    /// Follows the session's live events from now on; what came before is not repeated. `None`: it has no such stream.
+    async fn follow(&self, _session: &SessionKey) -> Result<Option<Waits>, Error> {
+        Ok(None)
+    }
 
     /// The result as the platform takes it: itself, or an error that tells the model why it cannot be returned.
     fn fitting(&self, result: ToolResult) -> ToolResult {

@@ -45,6 +45,17 @@ pub(super) fn accounts(
         .collect()
 }
 
+/// The adapters of the accounts whose sessions may be watched; `None` for the others.
+pub(super) type Watchable = HashMap<Arc<str>, Option<Arc<dyn Platform>>>;
+
+pub(super) fn watchable(platforms: &[platform::Config], accounts: &HashMap<Arc<str>, Arc<Account>>) -> Watchable {
+    let one = |config: &platform::Config| {
+        let (name, account) = accounts.get_key_value(config.name.as_str())?;
+        Some((name.clone(), config.intake.stream.then(|| account.platform.clone())))
+    };
+    platforms.iter().filter_map(one).collect()
+}
+
 /// Who is told of actions that are no function calls.
 fn receiver(config: &platform::Config, client: &http::Client) -> anyhow::Result<Option<Arc<dyn Receiver>>> {
     let Some(forward) = &config.forward else { return Ok(None) };

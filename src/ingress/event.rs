@@ -56,7 +56,7 @@ fn string(raw: &RawValue) -> Option<String> {
 }
 
 /// An id becomes one segment of a path: dots alone would climb in it, and no platform has ids that long.
-fn is_session_id(id: &str) -> bool {
+pub(crate) fn is_session_id(id: &str) -> bool {
     id.len() <= MAX_SESSION_ID && !id.chars().any(char::is_control) && !id.chars().all(|c| c == '.')
 }
 

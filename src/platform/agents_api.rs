@@ -10,9 +10,9 @@ use reqwest::{
 use secrecy::SecretString;
 
 use super::{
-    Error, Flavor, Page, Platform, Submission, Submitted,
+    Error, Flavor, Page, Platform, Submission, Submitted, Waits,
     api::{Api, Failure, escape, unreadable},
-    wire,
+    stream, wire,
 };
 use crate::session::{CallKey, Session, SessionKey, ToolResult};
 
@@ -71,6 +71,11 @@ impl Platform for AgentsApi {
         let url = self.api.list_url(SESSIONS, &format!("limit=100&order=desc{after}"));
         let answer = self.api.get(url, MAX_LIST).await?;
         Self::parse_page(&self.name, &answer.body).ok_or_else(|| unreadable("the answer is no list of sessions"))
+    }
+
+    async fn follow(&self, session: &SessionKey) -> Result<Option<Waits>, Error> {
+        let url = self.api.url_of(SESSIONS, &session.session, "/events").ok_or(Error::Gone)?;
+        Ok(Some(stream::waits(self.api.stream(url).await?)))
     }
 
     fn fitting(&self, result: ToolResult) -> ToolResult {

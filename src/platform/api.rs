@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use reqwest::{
     Client, Method, RequestBuilder, Response, StatusCode, Url,
-    header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT},
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT},
 };
 use secrecy::{ExposeSecret, SecretString};
 use tracing::{debug, warn};
@@ -92,9 +92,19 @@ impl Api {
         if !response.status().is_success() {
             return Err(Failure::read(response).await.into_error());
         }
-        let now = date(response.headers()).unwrap_or_else(SystemTime::now);
+        // Its date has whole seconds: what it waits for must rather end early than late.
+        let now = date(response.headers()).map_or_else(SystemTime::now, |date| date + Duration::from_secs(1));
         let body = read_capped(response, cap).await.map_err(|e| unreadable(&e.to_string()))?;
         Ok(Answer { body, now })
+    }
+
+    /// A stream of events, which has no end of its own.
+    pub(super) async fn stream(&self, url: Url) -> Result<Response, Error> {
+        let request = self.request(Method::GET, url).header(ACCEPT, "text/event-stream").send();
+        let answered = tokio::time::timeout(TIMEOUT, request).await;
+        let response = answered.map_err(|_| unreadable("no answer in time"))?;
+        let response = response.map_err(|e| Failure::transport(&e).into_error())?;
+        if response.status().is_success() { Ok(response) } else { Err(Failure::read(response).await.into_error()) }
     }
 
     /// Posts JSON, under a key where there is one.

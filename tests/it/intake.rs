@@ -189,11 +189,7 @@ async fn a_program_s_calls_are_answered_one_by_one_each_round_in_its_own_time(pa
 #[tokio::test]
 async fn a_run_hears_of_a_call_that_takes_too_long_before_its_wait_is_over() {
     let rebyte = Rebyte::start().await;
-    let rig = Setup::new(Pair::EmbeddedSqlite)
-        .platform(&rebyte.platform(POLLED))
-        .http("held", "if_interrupted: fail")
-        .start()
-        .await;
+    let rig = Setup::new(Pair::EmbeddedSqlite).platform(&rebyte.platform(POLLED)).http("held", "").start().await;
     rebyte.faults(|f| f.expire_ms = 4000);
     rig.handler.hold();
     let id = rebyte.run("call held").await;

@@ -30,3 +30,4 @@ mod store_contract;
 mod sweep;
 mod telemetry;
 mod tools;
+mod watch;
