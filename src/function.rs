@@ -16,6 +16,7 @@ pub use self::aivax_schema::aivax_schema;
 pub use crate::session::IfInterrupted;
 use crate::{
     allow::Rule,
+    approval,
     arguments::Arguments,
     handler::{self, Call, Handler},
     limits::{self, Limits},
@@ -41,6 +42,8 @@ pub struct Config {
     pub require_metadata: Vec<String>,
     /// What else must hold for a call.
     pub allow: Option<Rule>,
+    /// Which calls wait for a person.
+    pub approval: Option<approval::Policy>,
     /// Names of the platforms it answers; all of them where empty.
     pub platforms: Vec<String>,
     /// How long an equal call of a platform without call ids gets the first one's answer.
@@ -61,6 +64,7 @@ impl Config {
             limits: limits::Config::default(),
             require_metadata: Vec::new(),
             allow: None,
+            approval: None,
             platforms: Vec::new(),
             dedupe: None,
         }
@@ -90,6 +94,7 @@ pub struct Function {
     pub limits: Arc<Limits>,
     pub require_metadata: Vec<String>,
     pub allow: Option<Rule>,
+    pub approval: Option<approval::notify::Gate>,
     pub platforms: Vec<String>,
     pub dedupe: Option<Duration>,
     /// The function source that it was imported from; none where the config says it.
@@ -310,6 +315,7 @@ pub(crate) mod tests {
             limits: Limits::new(limits::Config::default(), Instant::now()),
             require_metadata: Vec::new(),
             allow: None,
+            approval: None,
             platforms: Vec::new(),
             dedupe: None,
             source: source.map(Into::into),

@@ -86,6 +86,7 @@
 pub mod admin;
 pub mod allow;
 pub mod app;
+pub mod approval;
 pub mod arguments;
 pub mod callback;
 pub mod cli;
@@ -108,8 +109,10 @@ pub mod sandbox;
 pub mod schema;
 pub mod send;
 pub mod session;
+mod shown;
 pub mod store;
 pub mod telemetry;
+mod token;
 pub mod tools;
 pub mod worker;
 

@@ -45,6 +45,8 @@ struct Inner {
     submissions: Counter<u64>,
     swept_sessions: Counter<u64>,
     config_reloads: Counter<u64>,
+    approvals: Counter<u64>,
+    approvals_pending: Gauge<u64>,
 }
 
 impl Metrics {
@@ -170,6 +172,16 @@ impl Metrics {
     pub fn swept(&self, platform: &str, sessions: u64) {
         self.inner.swept_sessions.add(sessions, &[label("platform", platform)]);
     }
+
+    /// `actiond_approvals_total{function,outcome}`: asked, approved, denied, expired, withdrawn.
+    pub fn approval(&self, function: &str, outcome: &'static str) {
+        self.inner.approvals.add(1, &[label("function", function), KeyValue::new("outcome", outcome)]);
+    }
+
+    /// `actiond_approvals_pending`: calls that somebody may decide now, in the whole store.
+    pub fn approvals_pending(&self, count: u64) {
+        self.inner.approvals_pending.record(count, &[]);
+    }
 }
 
 impl Default for Metrics {
@@ -218,6 +230,8 @@ impl Inner {
             submissions: counter("actiond_submissions", "Results posted to a platform, by outcome."),
             swept_sessions: counter("actiond_swept_sessions", "Sessions that waited and that only a sweep found."),
             config_reloads: counter("actiond_config_reloads", "Looks at a changed config file, by outcome."),
+            approvals: counter("actiond_approvals", "Calls that waited for a person, by what became of them."),
+            approvals_pending: gauge("actiond_approvals_pending", "Calls that wait for a person's approval."),
             last_delivery,
             registry,
             provider,
@@ -286,6 +300,8 @@ mod tests {
         metrics.config_reload("applied");
         metrics.callback("aivax", "answered");
         metrics.function_source("0:h", "fetched");
+        metrics.approval("f", "asked");
+        metrics.approvals_pending(1);
         metrics
     }
 
@@ -299,6 +315,8 @@ mod tests {
         assert_eq!(
             types,
             [
+                "actiond_approvals_pending gauge",
+                "actiond_approvals_total counter",
                 "actiond_broker_up gauge",
                 "actiond_callbacks_total counter",
                 "actiond_calls_in_flight gauge",

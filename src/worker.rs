@@ -2,6 +2,9 @@
 
 mod account;
 mod answer;
+mod approve;
+mod notices;
+mod prune;
 mod reconcile;
 mod scheduler;
 mod sessions;
@@ -10,13 +13,14 @@ pub mod sweep;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::account::Account;
 pub(crate) use self::answer::{EXPIRED, FAILED, INTERRUPTED};
 use self::sessions::Sessions;
 use crate::{
+    approval::notify::Links,
     function::Live,
     later::Addresses,
     metrics::Metrics,
@@ -65,6 +69,12 @@ pub struct Worker {
     pub functions: Arc<Live>,
     /// Where results that come later arrive; without it they cannot.
     pub addresses: Option<Arc<Addresses>>,
+    /// Where a call can be decided by who has its link; without it nobody gets one.
+    pub links: Option<Links>,
+    /// How long calls are kept that have ended.
+    pub retention: Option<Duration>,
+    /// Somebody is to be told of a call.
+    pub asked: Notify,
     pub metrics: Metrics,
     /// Cancelled when work must end now: handlers stop, leases are released, deliveries go back.
     pub force: CancellationToken,
@@ -74,13 +84,14 @@ impl Worker {
     /// Works until `stop`; then takes nothing new, finishes what it holds within the grace period, and gives the rest back.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let scheduler = tokio::spawn(scheduler::run(self.clone(), stop.clone()));
+        let notices = tokio::spawn(notices::run(self.clone(), stop.clone()));
         let mut consumer = self.queue.consume().await;
         let tracker = TaskTracker::new();
         self.take(&mut *consumer, &tracker, &stop).await;
         consumer.cancel().await;
         tracker.close();
         self.drain(&tracker).await;
-        let _ = scheduler.await;
+        let _ = tokio::join!(scheduler, notices);
     }
 
     async fn take(self: &Arc<Self>, consumer: &mut dyn Consumer, tracker: &TaskTracker, stop: &CancellationToken) {

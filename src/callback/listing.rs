@@ -7,6 +7,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 
 use crate::{
+    approval::Required,
     function::{Function, Registry},
     platform::Flavor,
     tools::{Callback, Tool, protocol_function},
@@ -57,6 +58,10 @@ impl Listing {
 
 /// One name that AIVAX does not take would fail every inference of the account.
 fn is_listed(function: &Function, platform: &str) -> bool {
+    // It could only be answered with an error there.
+    if function.approval.as_ref().is_some_and(|gate| matches!(gate.policy.required, Required::Always)) {
+        return false;
+    }
     let checked = Flavor::Aivax.check_name(&function.name);
     if let Err(why) = checked {
         tracing::warn!(platform, function = function.name, why, "not listed");

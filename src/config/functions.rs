@@ -7,6 +7,7 @@ use secrecy::SecretString;
 use serde_json::{Value, json};
 
 use super::{
+    approval::approval,
     expand::is_variable,
     platforms::signing_secret,
     reader::{Item, Section},
@@ -34,6 +35,7 @@ pub(super) fn functions(
     for item in item.list() {
         let function = function(&item, base, platforms, servers);
         fits_platforms(&item, &function, platforms);
+        has_time(&item, &function, platforms);
         item.unique(&function.name, functions.iter().map(|f| f.name.as_str()));
         functions.push(function);
     }
@@ -51,6 +53,15 @@ fn fits_platforms(item: &Item, function: &Config, platforms: &[platform::Config]
                 format!("{why} at platform {}: rename it, or list the other platforms in platforms", platform.name);
             item.error_at(".name", &what);
         }
+    }
+}
+
+/// Nobody can be asked while AIVAX waits.
+fn has_time(item: &Item, function: &Config, platforms: &[platform::Config]) {
+    let waits = |p: &&platform::Config| matches!(p.kind, platform::Kind::Aivax(_)) && function.answers(&p.name);
+    if let (Some(_), Some(aivax)) = (&function.approval, platforms.iter().find(waits)) {
+        let what = "does not wait for a person: calls that need an approval are answered there with an error";
+        item.warn(&format!("platform {} {what}", aivax.name));
     }
 }
 
@@ -73,6 +84,7 @@ fn function(item: &Item, base: &policy::Policy, known: &[platform::Config], serv
         limits: limits(&section.key("limits")),
         require_metadata: section.key("require_metadata").list().iter().filter_map(metadata_key).collect(),
         allow: allow(&section.key("allow")),
+        approval: approval(&section.key("approval")),
         platforms: platforms(&section.key("platforms"), known),
         dedupe: section.key("dedupe").duration(SECOND..=24 * HOUR),
     };
@@ -219,7 +231,7 @@ fn http(section: &Section) -> HttpConfig {
 const RESPONSES: &[(&str, Response)] =
     &[("text", Response::Text), ("content", Response::Content), ("image", Response::Image)];
 
-fn sign(item: &Item) -> Sign {
+pub(super) fn sign(item: &Item) -> Sign {
     let section = item.section();
     let (nonce, standard) = (section.key("nonce"), section.key("standard"));
     let sign = Sign { nonce: nonce.some_secret(), standard: signing_secret(&standard) };

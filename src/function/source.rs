@@ -199,6 +199,7 @@ impl Source {
             limits: Limits::new(limits::Config::default(), Instant::now()),
             require_metadata: Vec::new(),
             allow: None,
+            approval: None,
             platforms: self.config.platforms.clone(),
             dedupe: None,
             source: Some(self.label.clone()),

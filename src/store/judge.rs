@@ -20,6 +20,7 @@ pub(super) struct Row {
     pub(super) generation: i64,
     pub(super) submissions: i64,
     pub(super) note: Option<String>,
+    pub(super) approval: Option<String>,
 }
 
 /// Either an answer, or a step to take under the row's present fence.
@@ -49,8 +50,21 @@ pub(super) fn judge(request: &ClaimRequest, row: &Row, now: i64) -> Verdict {
         deadline: left,
         generation: u32::try_from(row.generation).unwrap_or(0),
         note: row.note.clone(),
+        approved: row.approval.as_deref() == Some("approved"),
     };
     let expired = row.deadline_at <= now;
+    let held = row.until_at > now;
+    match (row.approval.as_deref(), row.state.as_str()) {
+        (Some("pending"), "waiting") if held => return Verdict::Answer(Claim::Held(millis(row.until_at - now))),
+        (Some("pending"), "waiting") => return Verdict::Take(Claim::Unapproved(lease)),
+        // Nothing was started: whoever held it before, the answer is known.
+        (Some("denied" | "expired"), "claimed") if held && !request.takeover => {
+            return Verdict::Answer(Claim::Busy(millis(row.until_at - now)));
+        }
+        (Some("denied"), _) => return Verdict::Take(Claim::Denied(lease)),
+        (Some("expired"), _) => return Verdict::Take(Claim::Unapproved(lease)),
+        _ => {}
+    }
     match row.state.as_str() {
         "claimed" => {
             // A handler that left a note goes on from there: that starts nothing twice.
@@ -118,7 +132,15 @@ impl Arrival {
 impl ClaimRequest {
     /// The lease of whoever claims a call that nobody claimed before.
     pub(super) fn first_lease(&self) -> Lease {
-        Lease { key: self.key.clone(), fence: 1, attempt: 1, deadline: self.deadline, generation: 0, note: None }
+        Lease {
+            key: self.key.clone(),
+            fence: 1,
+            attempt: 1,
+            deadline: self.deadline,
+            generation: 0,
+            note: None,
+            approved: false,
+        }
     }
 }
 

@@ -10,10 +10,11 @@ use async_trait::async_trait;
 use tracing::Instrument;
 
 use super::{
-    Account, UnknownFunctions, Worker,
+    Account, UnknownFunctions, Worker, approve,
     submit::{Posted, submit},
 };
 use crate::{
+    approval::UNAPPROVED,
     arguments::Arguments,
     function::Function,
     handler, platform,
@@ -92,6 +93,14 @@ pub(super) async fn answer(
         }
         Claim::Expired(lease) => {
             Ran::Finished(lease, ToolResult::Error(EXPIRED.to_owned()), Some("deadline passed".to_owned()))
+        }
+        Claim::Denied(lease) => {
+            worker.metrics.approval(&call.name, "denied");
+            let (sentence, detail) = approve::denied(worker, &lease).await;
+            Ran::Finished(lease, ToolResult::Error(sentence), Some(detail))
+        }
+        Claim::Unapproved(lease) => {
+            Ran::Finished(lease, ToolResult::Error(UNAPPROVED.to_owned()), Some("not approved in time".to_owned()))
         }
         Claim::Stored(stored) => return submit(worker, account, stored, action).await,
         Claim::Busy(left) => return Ok(Answer::Again(left.max(Duration::from_millis(100)))),
@@ -180,10 +189,18 @@ async fn run(worker: &Worker, function: &Arc<Function>, asked: Asked<'_>, lease:
     if let Err(sentence) = function.may_call(&lease.key.session.platform, &arguments, &session.metadata) {
         return Ran::Finished(lease, ToolResult::Error(sentence), Some("not allowed".to_owned()));
     }
+    if let Some(wait) =
+        approve::ask_first(worker, function.approval.as_ref(), session, &call.name, &arguments, &lease).await
+    {
+        return Ran::Again(wait);
+    }
     let slot = match function.limits.enter(Instant::now()) {
         Ok(slot) => slot,
         Err(wait) => return postpone(worker, lease, wait).await,
     };
+    if lease.approved && lease.attempt == 1 {
+        worker.metrics.approval(&call.name, "approved");
+    }
     let span =
         tracing::info_span!("handler", function = call.name, call.id = %call.key.call_id, attempt = lease.attempt);
     let handled = handler::Call {
@@ -410,7 +427,7 @@ async fn complete(
 }
 
 /// A result in memory must not be lost because the store is away for a while.
-async fn persist<T, F>(worker: &Worker, mut write: impl FnMut() -> F) -> Option<T>
+pub(super) async fn persist<T, F>(worker: &Worker, mut write: impl FnMut() -> F) -> Option<T>
 where
     F: Future<Output = store::Result<T>>,
 {

@@ -9,11 +9,14 @@ pub(super) const CLAIM: &str = "
     ON CONFLICT (platform, session, turn, call_id) DO NOTHING";
 
 pub(super) const READ: &str = "
-    SELECT state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions, note
+    SELECT state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions,
+           note, approval
     FROM calls WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4";
 
 pub(super) const TAKE: &str = "
-    UPDATE calls SET state = ?5, fence = fence + 1, attempt = attempt + 1, until_at = ?6, updated_at = ?7
+    UPDATE calls
+    SET state = ?5, fence = fence + 1, attempt = attempt + 1, until_at = ?6, updated_at = ?7,
+        approval = CASE WHEN state = 'waiting' AND approval = 'pending' THEN 'expired' ELSE approval END
     WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4";
 
 /// A higher generation replaces a stored result that the platform found too large.
@@ -40,6 +43,7 @@ pub(super) const ARRIVE: &str = "
                      updated_at = ?8
     WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4 AND body IS NULL
       AND state IN ('claimed', 'retrying', 'waiting', 'interrupted') AND deadline_at > ?8
+      AND (approval IS NULL OR approval <> 'pending')
     RETURNING function";
 
 pub(super) const NEW_SECRET: &str = "INSERT INTO secrets (name, value) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING";
@@ -48,7 +52,8 @@ pub(super) const SECRET: &str = "SELECT value FROM secrets WHERE name = ?1";
 
 pub(super) const UNFINISHED: &str = "
     SELECT turn, call_id,
-           state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions, note
+           state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions,
+           note, approval
     FROM calls WHERE platform = ?1 AND session = ?2 AND state NOT IN ('settled', 'refused', 'obsolete')";
 
 /// ?1 platform, ?2 first seen after, ?3 quiet since, ?4 limit.
