@@ -43,6 +43,8 @@ pub(crate) const INTERRUPTED: &str =
 
 /// A handler that took longer than this has its call looked up again before the result is submitted.
 const STALE: Duration = Duration::from_secs(5);
+/// A call that waits for somebody else is looked at so often at least: its session may have been cancelled meanwhile.
+const HELD: Duration = Duration::from_secs(600);
 /// How long a call waits for a function that is not imported yet, before it is looked at again.
 const EXPECTED_WAIT: Duration = Duration::from_secs(2);
 
@@ -104,7 +106,7 @@ pub(super) async fn answer(
         }
         Claim::Stored(stored) => return submit(worker, account, stored, action).await,
         Claim::Busy(left) => return Ok(Answer::Again(left.max(Duration::from_millis(100)))),
-        Claim::Held(left) => return Ok(Answer::Again(left.max(Duration::from_millis(100)))),
+        Claim::Held(left) => return Ok(Answer::Again(left.clamp(Duration::from_millis(100), HELD))),
         Claim::Refused => return Ok(Answer::Ended),
     };
     match finished {
@@ -192,7 +194,7 @@ async fn run(worker: &Worker, function: &Arc<Function>, asked: Asked<'_>, lease:
     if let Some(wait) =
         approve::ask_first(worker, function.approval.as_ref(), session, &call.name, &arguments, &lease).await
     {
-        return Ran::Again(wait);
+        return Ran::Again(wait.min(HELD));
     }
     let slot = match function.limits.enter(Instant::now()) {
         Ok(slot) => slot,
@@ -375,7 +377,7 @@ async fn wait(worker: &Worker, function: &Function, lease: Lease) -> Ran {
         Some(true) => {
             tracing::info!(call.id = %mark.key.call_id, "the result comes later");
             worker.metrics.call(&mark.key.session.platform, &function.name, "waiting");
-            Ran::Again(lease.deadline)
+            Ran::Again(lease.deadline.min(HELD))
         }
         // It is there already.
         Some(false) | None => Ran::Again(Duration::ZERO),
