@@ -70,16 +70,25 @@ fn is_listed(function: &Function, platform: &str) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::function::tests::echo;
+    use crate::{approval::notify::Gate, function::tests::echo};
 
     #[test]
     fn what_aivax_can_call_is_listed_in_order_and_once_for_each_registry() {
         let only_other = Function { platforms: vec!["openai".into()], ..echo("elsewhere", None) };
         let names =
             [echo("view_client", None), echo("a-b", None), echo("ab", None), echo("add_note", None), only_other];
-        let registry = Arc::new(Registry::new(names));
+        let policy = crate::approval::Policy {
+            required: Required::Always,
+            by: crate::approval::By::Token,
+            expires: std::time::Duration::from_secs(60),
+            notify: None,
+        };
+        let gate = Gate::new(&policy, &crate::http::client().unwrap()).unwrap();
+        let asks = Function { approval: Some(gate), ..echo("asks", None) };
+        let registry = Arc::new(Registry::new(names.into_iter().chain([asks])));
         let listing = Listing::new("https://h/functions/aivax".into(), Some(&"token".into()));
         let bytes = listing.render(&registry, "aivax");
         let function = |name: &str| {

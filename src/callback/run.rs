@@ -355,6 +355,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        approval,
         function::{Live, tests::echo},
         handler::Handler,
         metrics::Metrics,
@@ -464,6 +465,15 @@ mod tests {
         assert!(refused.contains("its metadata lack plan"), "{refused}");
         assert_eq!(told(&counts, r#"{"conversationToken":"u","metadata":{"plan":"gold"}}"#).await, "2");
         assert_eq!(told(&defers, r#"{"conversationToken":"t"}"#).await, LATER);
+        let policy = approval::Policy {
+            required: approval::Required::If(crate::allow::Rule::compile("arguments.n > 0").unwrap()),
+            by: approval::By::Token,
+            expires: Duration::from_secs(60),
+            notify: None,
+        };
+        let gate = Gate::new(&policy, &crate::http::client().unwrap()).unwrap();
+        let asks = Function { approval: Some(gate), handler: Arc::new(Defers), ..echo("note", None) };
+        assert_eq!(told(&asks, r#"{"conversationToken":"v"}"#).await, NO_TIME);
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
