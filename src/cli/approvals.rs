@@ -63,9 +63,9 @@ pub(super) struct DecisionArgs {
     /// Why; kept, and read by the agent if you deny
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Who decides; kept
-    #[arg(long, value_name = "NAME", env = "USER", hide_env = true, default_value = "cli")]
-    by: String,
+    /// Who decides; kept. You by default
+    #[arg(long, value_name = "NAME")]
+    by: Option<String>,
     /// One JSON object a line
     #[arg(long)]
     json: bool,
@@ -150,8 +150,8 @@ impl Operator {
 
     async fn decide_one(&self, name: &str, args: &DecisionArgs, approve: bool) -> anyhow::Result<()> {
         let approval = self.find(name).await?;
-        let reason = args.reason.as_deref();
-        let decided = self.desk.decide(approval.key, Some(approval.asked_at), approve, &args.by, reason).await;
+        let (by, reason) = (args.by.clone().unwrap_or_else(calls::person), args.reason.as_deref());
+        let decided = self.desk.decide(approval.key, Some(approval.asked_at), approve, &by, reason).await;
         match decided.context("cannot decide")? {
             Decided::Done(approval) => {
                 let next = if approve { "approved: its handler starts" } else { "denied: the agent is told" };

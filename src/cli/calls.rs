@@ -194,13 +194,19 @@ impl Operator {
 
     async fn show(&self, name: &str, with_body: bool, json: bool) -> Result<(), Failure> {
         let row = self.find(name).await?;
-        let body = self.store.call(&row.key).await.context(READ)?.and_then(|(_, body)| body);
+        let (body, history) = match self.store.call(&row.key).await.context(READ)? {
+            Some(details) => (details.body, details.history),
+            None => (None, Vec::new()),
+        };
         let body = body.filter(|_| with_body).map(|body| String::from_utf8_lossy(&body).into_owned());
         let mut fields = to_json(&row);
         if let (Some(body), Some(fields)) = (&body, fields.as_object_mut()) {
             fields.insert("body".to_owned(), json!(body));
         }
         if json {
+            if let Some(fields) = fields.as_object_mut() {
+                fields.insert("history".to_owned(), Value::Array(history));
+            }
             return print(&json_line(&fields));
         }
         let lines =
@@ -208,7 +214,8 @@ impl Operator {
                 let shown = value.as_str().map_or_else(|| value.to_string(), escape);
                 vec![name.clone(), shown]
             });
-        print(&table(&lines.collect::<Vec<_>>()))
+        print(&table(&lines.collect::<Vec<_>>()))?;
+        print(&format!("\n{}", table(&history.iter().map(event_line).collect::<Vec<_>>())))
     }
 
     /// Each by itself: one that cannot be changed does not keep the others.
@@ -250,7 +257,7 @@ impl Operator {
         if let Some(why) = row.refuses(reset) {
             return Err(anyhow!("{shown} is {}: {why}", row.state));
         }
-        if !self.store.reset(row, reset).await.context("cannot change the call")? {
+        if !self.store.reset(row, reset, &person()).await.context("cannot change the call")? {
             return Err(anyhow!("{shown} changed meanwhile: look at it again, then repeat the command"));
         }
         let (outcome, next) = match reset {
@@ -283,7 +290,7 @@ impl Operator {
 pub(super) async fn find(store: &dyn Store, name: &str) -> anyhow::Result<CallRow> {
     let mut found = Vec::new();
     for key in keys(name) {
-        found.extend(store.call(&key).await.context(READ)?.map(|(row, _)| row));
+        found.extend(store.call(&key).await.context(READ)?.map(|details| details.row));
     }
     if found.is_empty() {
         let filter = Filter { call_id: Some(name.to_owned()), ..Filter::default() };
@@ -296,6 +303,28 @@ pub(super) async fn find(store: &dyn Store, name: &str) -> anyhow::Result<CallRo
         }
         (None, _) => Err(anyhow!("there is no call {}", escape(name))),
     }
+}
+
+/// One entry of a history: when, what, and what is known of it.
+fn event_line(entry: &Value) -> Vec<String> {
+    let at = entry["at"].as_i64().map_or_else(String::new, time);
+    let event = escape(entry["event"].as_str().unwrap_or_default());
+    let known = entry.as_object().into_iter().flatten().filter(|(name, _)| !["at", "event"].contains(&name.as_str()));
+    let known = known.map(|(name, value)| {
+        let value = match (name.as_str(), value) {
+            ("accepted_at", value) => value.as_i64().map_or_else(String::new, time),
+            (_, Value::String(text)) => escape(text),
+            (_, value) => value.to_string(),
+        };
+        format!("{name}={value}")
+    });
+    vec![at, event, known.collect::<Vec<_>>().join("  ")]
+}
+
+/// Who types, for histories.
+pub(super) fn person() -> String {
+    let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
+    format!("cli:{}", if user.is_empty() { "unknown" } else { &user })
 }
 
 pub(super) const READ: &str = "cannot read the store; if it is new, actiond migrate creates its tables";

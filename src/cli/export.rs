@@ -4,12 +4,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, anyhow};
 use jiff::Timestamp;
+use serde_json::{Map, Value};
 
 use super::{
     Failure, calls,
     show::{Progress, escape, json_line, parse_age, print, time},
 };
-use crate::store::{CallRow, Filter, STATES, Store};
+use crate::store::{CallRow, Details, Filter, STATES, Store};
 
 /// Rows read at once.
 const PAGE: usize = 500;
@@ -34,12 +35,32 @@ pub(super) struct ExportArgs {
     /// Only calls of this session
     #[arg(long, value_name = "ID")]
     session: Option<String>,
-    /// The stored results too
-    #[arg(long)]
-    with_results: bool,
+    #[command(flatten)]
+    with: With,
     /// Go on behind this call, where an export broke off
     #[arg(long, value_name = "CALL")]
     after: Option<String>,
+}
+
+#[derive(clap::Args, Clone, Copy)]
+struct With {
+    /// The stored results too
+    #[arg(long = "with-results")]
+    results: bool,
+    /// What happened to each call too: claims, attempts, submissions, decisions
+    #[arg(long = "with-history")]
+    history: bool,
+}
+
+impl With {
+    fn add(self, details: Details, fields: &mut Map<String, Value>) {
+        if let Some(body) = details.body.filter(|_| self.results) {
+            fields.insert("body".to_owned(), String::from_utf8_lossy(&body).into());
+        }
+        if self.history {
+            fields.insert("history".to_owned(), details.history.into());
+        }
+    }
 }
 
 /// An age or an instant, as Unix milliseconds.
@@ -78,7 +99,7 @@ pub(super) async fn export(store: &dyn Store, args: ExportArgs) -> Result<(), Fa
     };
     let (progress, mut count) = (Progress::new(), 0_u64);
     loop {
-        let page = page(store, &filter, after.as_ref(), args.with_results).await;
+        let page = page(store, &filter, after.as_ref(), args.with).await;
         let (rows, lines) = page.map_err(|error| {
             progress.clear();
             broken(&error, count, after.as_ref(), until)
@@ -100,18 +121,17 @@ async fn page(
     store: &dyn Store,
     filter: &Filter,
     after: Option<&CallRow>,
-    with_results: bool,
+    with: With,
 ) -> anyhow::Result<(Vec<CallRow>, String)> {
     let rows = store.calls(filter, after, PAGE).await.context(calls::READ)?;
     let mut lines = String::new();
     for row in &rows {
         let mut fields = calls::to_json(row);
-        if with_results
-            && row.body_len.is_some()
-            && let Some((_, Some(body))) = store.call(&row.key).await.context(calls::READ)?
-            && let Some(fields) = fields.as_object_mut()
-        {
-            fields.insert("body".to_owned(), String::from_utf8_lossy(&body).into());
+        if with.results || with.history {
+            let details = store.call(&row.key).await.context(calls::READ)?;
+            if let (Some(details), Some(fields)) = (details, fields.as_object_mut()) {
+                with.add(details, fields);
+            }
         }
         lines += &json_line(&fields);
     }

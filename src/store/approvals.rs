@@ -153,7 +153,8 @@ pub trait Approvals: Send + Sync {
 }
 
 pub(super) const ASK_CALL: &str = "
-    UPDATE calls SET state = 'waiting', approval = 'pending', attempt = attempt - 1, until_at = $7, updated_at = $6
+    UPDATE calls SET state = 'waiting', approval = 'pending', attempt = attempt - 1, until_at = $7, updated_at = $6,
+                     history = CASE WHEN length(history) > $9 THEN history ELSE history || '{\"at\":' || $6 || ',' || $8 END
     WHERE platform = $1 AND session = $2 AND turn = $3 AND call_id = $4 AND fence = $5 AND state = 'claimed'";
 
 /// Who is asked again has not decided yet.
@@ -166,7 +167,8 @@ pub(super) const ASK: &str = "
         decided_at = NULL, reason = NULL, notify_at = excluded.notify_at, notify_tries = 0";
 
 pub(super) const DECIDE_CALL: &str = "
-    UPDATE calls AS c SET state = 'retrying', approval = $5, fence = fence + 1, until_at = $6, updated_at = $6
+    UPDATE calls AS c SET state = 'retrying', approval = $5, fence = fence + 1, until_at = $6, updated_at = $6,
+                          history = history || '{\"at\":' || $6 || ',' || $8
     WHERE c.platform = $1 AND c.session = $2 AND c.turn = $3 AND c.call_id = $4
       AND c.state = 'waiting' AND c.approval = 'pending' AND c.until_at > $6
       AND EXISTS (SELECT 1 FROM approvals AS a
@@ -340,12 +342,14 @@ macro_rules! over_connection {
         use crate::store::{
             Result,
             approvals::{self as sql, Approval, Ask, Decide},
+            history,
             judge::in_millis,
         };
 
         async fn ask(db: &mut $connection, ask: &Ask, now: i64) -> Result<bool> {
             let expires_at = now.saturating_add(in_millis(ask.expires));
             let waits = bind_key(sqlx::query(sql::ASK_CALL), &ask.key).bind(ask.fence).bind(now).bind(expires_at);
+            let waits = waits.bind(history::asked(ask)).bind(history::MOST);
             if waits.execute(&mut *db).await?.rows_affected() == 0 {
                 return Ok(false);
             }
@@ -364,7 +368,8 @@ macro_rules! over_connection {
         /// Whether it counts.
         async fn decide(db: &mut $connection, decide: &Decide, now: i64) -> Result<bool> {
             let call = bind_key(sqlx::query(sql::DECIDE_CALL), &decide.key).bind(decide.decision()).bind(now);
-            if call.bind(decide.asked_at).execute(&mut *db).await?.rows_affected() == 0 {
+            let call = call.bind(decide.asked_at).bind(history::decided(decide));
+            if call.execute(&mut *db).await?.rows_affected() == 0 {
                 return Ok(false);
             }
             bind_key(sqlx::query(sql::DECIDE), &decide.key)

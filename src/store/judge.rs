@@ -180,3 +180,92 @@ pub(super) fn millis(ms: i64) -> Duration {
 pub(super) fn in_millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 4)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{session::SessionKey, store::Origin};
+
+    const NOW: i64 = 1000;
+
+    fn request(if_interrupted: IfInterrupted, takeover: bool) -> ClaimRequest {
+        ClaimRequest {
+            key: CallKey::new(SessionKey::new("openai", "sess_1"), "turn_1", "call_1"),
+            function: "f".to_owned(),
+            lease: Duration::from_secs(30),
+            deadline: Duration::from_secs(60),
+            if_interrupted,
+            takeover,
+            origin: Origin { by: "w".into(), event: String::new(), accepted_at: 0 },
+        }
+    }
+
+    fn row(state: &str, approval: Option<&str>, until_at: i64) -> Row {
+        Row {
+            state: state.to_owned(),
+            function: "f".to_owned(),
+            attempt: 0,
+            fence: 3,
+            until_at,
+            deadline_at: NOW + 100,
+            success: None,
+            body: None,
+            idempotency_key: None,
+            generation: 0,
+            submissions: 0,
+            note: None,
+            approval: approval.map(str::to_owned),
+        }
+    }
+
+    fn judged(row: &Row) -> [Verdict; 3] {
+        let requests = [(IfInterrupted::Rerun, false), (IfInterrupted::Fail, false), (IfInterrupted::Hold, true)];
+        requests.map(|(if_interrupted, takeover)| judge(&request(if_interrupted, takeover), row, NOW))
+    }
+
+    #[test]
+    fn a_call_that_waits_for_a_person_is_held_until_then_and_no_longer() {
+        let held = Verdict::Answer(Claim::Held(Duration::from_millis(5)));
+        assert!(judged(&row("waiting", Some("pending"), NOW + 5)).iter().all(|verdict| *verdict == held));
+        for at in [NOW, NOW - 5] {
+            let verdicts = judged(&row("waiting", Some("pending"), at));
+            assert!(
+                verdicts.iter().all(|v| matches!(v, Verdict::Take(Claim::Unapproved(l)) if l.fence == 4)),
+                "{verdicts:?}"
+            );
+        }
+        let over = Row { deadline_at: NOW, ..row("waiting", Some("pending"), NOW) };
+        assert!(
+            matches!(judged(&over)[0], Verdict::Take(Claim::Unapproved(_))),
+            "the reason is told, not the deadline"
+        );
+    }
+
+    #[test]
+    fn what_was_not_approved_is_answered_so_whoever_held_it() {
+        for state in ["retrying", "claimed"] {
+            let verdicts = judged(&row(state, Some("denied"), NOW));
+            assert!(verdicts.iter().all(|v| matches!(v, Verdict::Take(Claim::Denied(_)))), "{state}: {verdicts:?}");
+            let verdicts = judged(&row(state, Some("expired"), NOW));
+            assert!(verdicts.iter().all(|v| matches!(v, Verdict::Take(Claim::Unapproved(_)))), "{state}: {verdicts:?}");
+        }
+        let [rerun, fail, taken_over] = judged(&row("claimed", Some("denied"), NOW + 5));
+        let busy = Verdict::Answer(Claim::Busy(Duration::from_millis(5)));
+        assert!(rerun == busy && fail == busy, "somebody answers it");
+        assert!(matches!(taken_over, Verdict::Take(Claim::Denied(_))), "whoever did has died");
+    }
+
+    #[test]
+    fn an_approved_call_is_judged_as_any_other_and_knows_it() {
+        let [rerun, ..] = judged(&row("retrying", Some("approved"), NOW));
+        assert!(matches!(rerun, Verdict::Take(Claim::Run(lease)) if lease.approved && lease.attempt == 1));
+        let [rerun, fail, hold] = judged(&row("claimed", Some("approved"), NOW));
+        assert!(matches!(rerun, Verdict::Take(Claim::Run(_))));
+        assert!(matches!(fail, Verdict::Take(Claim::Interrupted(_))));
+        assert!(matches!(hold, Verdict::Hold(Claim::Held(_))));
+        let [later, ..] = judged(&row("waiting", Some("approved"), NOW));
+        assert!(matches!(later, Verdict::Answer(Claim::Held(_))), "its handler said that the result comes later");
+        let [again, ..] = judged(&row("obsolete", Some("pending"), NOW + 5));
+        assert!(matches!(again, Verdict::Take(Claim::Run(lease)) if !lease.approved), "it is asked about anew");
+    }
+}

@@ -31,6 +31,9 @@ async fn calls_are_exported_oldest_first(pair: Pair) {
     assert_eq!(actiond(&rig, "calls export").await.lines(), all, "the same again");
     let with = actiond(&rig, "calls export --with-results --function b").await.lines();
     assert_eq!((with.len(), &with[0]["call"]), (1, &all[1]["call"]));
+    assert_eq!(with[0].get("history"), None);
+    let history = actiond(&rig, "calls export --with-history --function b").await.lines()[0]["history"].clone();
+    assert!(history.as_array().unwrap().iter().any(|entry| entry["event"] == "settled"), "{history}");
     assert!(with[0]["body"].as_str().unwrap().contains("\"output\":\"ok\""), "{with:?}");
 
     let second = all[1]["created_at"].as_str().unwrap();

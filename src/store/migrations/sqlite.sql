@@ -18,6 +18,8 @@ CREATE TABLE calls (
     detail          TEXT,
     note            TEXT,
     approval        TEXT,
+    -- JSON Lines, an entry each event.
+    history         TEXT    NOT NULL DEFAULT '',
     created_at      INTEGER NOT NULL,
     updated_at      INTEGER NOT NULL,
     PRIMARY KEY (platform, session, turn, call_id)

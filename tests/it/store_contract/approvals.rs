@@ -69,6 +69,10 @@ async fn a_call_that_waits_for_a_person_is_held_and_runs_once_it_is_approved(sto
     assert_eq!(store.due(8, LONG).await.unwrap().len(), 1, "its session is due");
     let lease = run(&store, request("call_1")).await;
     assert_eq!((lease.approved, lease.attempt, lease.fence), (true, 1, before.fence + 2));
+    let history = store.call(&lease.key).await.unwrap().unwrap().history;
+    let events: Vec<_> = history.iter().map(|entry| entry["event"].as_str().unwrap()).collect();
+    assert_eq!(events, ["claimed", "asked", "approved", "claimed"]);
+    assert!(history[2]["by"].as_str().unwrap().starts_with("alice"), "{history:?}");
     assert!(mark(&store, &lease, Transition::Released).await);
     let fail = ClaimRequest { if_interrupted: actiond::session::IfInterrupted::Fail, ..request("call_1") };
     assert!(matches!(claim(&store, fail).await, Claim::Interrupted(_)), "from there on it is as any call");
@@ -141,11 +145,11 @@ async fn a_call_that_ended_otherwise_needs_no_decision(store: Arc<dyn Store>) {
         "no handler was started that could have a result"
     );
     assert!(mark(&store, &gone, Transition::Obsolete).await);
-    let (row, _) = store.call(&request("by hand").key).await.unwrap().unwrap();
+    let row = store.call(&request("by hand").key).await.unwrap().unwrap().row;
     assert_eq!(row.approval.as_deref(), Some("pending"));
     let submission = actiond::session::Submission { body: b"x".to_vec(), idempotency_key: "k".to_owned() };
     let resolve = Reset::Resolve { success: true, submission, detail: String::new() };
-    assert!(store.reset(&row, &resolve).await.unwrap());
+    assert!(store.reset(&row, &resolve, "somebody").await.unwrap());
 
     assert_eq!(store.open_approvals().await.unwrap(), Open { pending: 1, ended: 2, notices: 1 });
     for call in ["gone", "by hand"] {
@@ -166,8 +170,8 @@ async fn a_retried_call_is_asked_about_again_unless_it_was_approved(store: Arc<d
         let (Claim::Run(lease) | Claim::Denied(lease)) = claim(&store, request(call)).await else { panic!("{call}") };
         assert!(complete(&store, result(&lease, b"{}")).await);
         assert!(mark(&store, &lease, Transition::Refused).await);
-        let (row, _) = store.call(&lease.key).await.unwrap().unwrap();
-        assert!(store.reset(&row, &Reset::Retry { deadline: LONG }).await.unwrap());
+        let row = store.call(&lease.key).await.unwrap().unwrap().row;
+        assert!(store.reset(&row, &Reset::Retry { deadline: LONG }, "somebody").await.unwrap());
         let again = run(&store, request(call)).await;
         assert_eq!(again.approved, approve, "{call}");
         if !approve {
