@@ -12,7 +12,7 @@ use crate::{
     app,
     approval::Desk,
     shown::pretty,
-    store::{Approval, ApprovalFilter, Decided, Ledger},
+    store::{Approval, ApprovalFilter, Decided, Decision, Ledger},
 };
 
 #[derive(Subcommand)]
@@ -193,12 +193,19 @@ fn line(approval: &Approval) -> Vec<String> {
 
 /// How it ended, in a sentence.
 fn ended(approval: &Approval) -> String {
-    let mut text = format!("{} is {}", escape(&approval.key.to_string()), state(approval));
+    let what = match approval.decision {
+        None => "is asked about anew",
+        Some(Decision::Approved) => "was approved",
+        Some(Decision::Denied) => "was denied",
+        Some(Decision::Expired) => "was not decided in time",
+        Some(Decision::Withdrawn) => "has ended otherwise",
+    };
+    let mut text = format!("{} {what}", escape(&approval.key.to_string()));
     if let Some(by) = &approval.decided_by {
         text += &format!(" by {}", escape(by));
     }
     if let Some(at) = approval.decided_at {
-        text += &format!(" since {}", time(at));
+        text += &format!(" at {}", time(at));
     }
     text
 }

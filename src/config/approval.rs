@@ -10,6 +10,7 @@ use super::{
 use crate::{
     allow::Rule,
     approval::{By, Notify, Policy, Required},
+    function, platform,
 };
 
 pub(super) fn approval(item: &Item) -> Option<Policy> {
@@ -29,6 +30,15 @@ pub(super) fn approval(item: &Item) -> Option<Policy> {
     }
     section.finish();
     required.map(|_| policy)
+}
+
+/// Nobody can be asked while AIVAX waits.
+pub(super) fn has_time(item: &Item, function: &function::Config, platforms: &[platform::Config]) {
+    let waits = |p: &&platform::Config| matches!(p.kind, platform::Kind::Aivax(_)) && function.answers(&p.name);
+    if let (Some(_), Some(aivax)) = (&function.approval, platforms.iter().find(waits)) {
+        let what = "does not wait for a person: calls that need an approval are answered there with an error";
+        item.warn(&format!("platform {} {what}", aivax.name));
+    }
 }
 
 /// `None`: nobody is asked.

@@ -7,7 +7,7 @@ use secrecy::SecretString;
 use serde_json::{Value, json};
 
 use super::{
-    approval::approval,
+    approval::{approval, has_time},
     expand::is_variable,
     platforms::signing_secret,
     reader::{Item, Section},
@@ -53,15 +53,6 @@ fn fits_platforms(item: &Item, function: &Config, platforms: &[platform::Config]
                 format!("{why} at platform {}: rename it, or list the other platforms in platforms", platform.name);
             item.error_at(".name", &what);
         }
-    }
-}
-
-/// Nobody can be asked while AIVAX waits.
-fn has_time(item: &Item, function: &Config, platforms: &[platform::Config]) {
-    let waits = |p: &&platform::Config| matches!(p.kind, platform::Kind::Aivax(_)) && function.answers(&p.name);
-    if let (Some(_), Some(aivax)) = (&function.approval, platforms.iter().find(waits)) {
-        let what = "does not wait for a person: calls that need an approval are answered there with an error";
-        item.warn(&format!("platform {} {what}", aivax.name));
     }
 }
 

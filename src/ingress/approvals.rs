@@ -124,6 +124,8 @@ impl Approvals {
             form method="post" {
                 label { "Your name" input name="by" maxlength="80" autocomplete="name"; }
                 label { "Reason, which the agent reads if you deny" textarea name="reason" rows="3" maxlength="1000" {} }
+                // The first button is what the enter key presses.
+                button disabled hidden {}
                 p.buttons {
                     button.approve name="decision" value="approve" { "Approve" }
                     button.deny name="decision" value="deny" { "Deny" }

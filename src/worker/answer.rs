@@ -43,8 +43,6 @@ pub(crate) const INTERRUPTED: &str =
 
 /// A handler that took longer than this has its call looked up again before the result is submitted.
 const STALE: Duration = Duration::from_secs(5);
-/// A call that waits for somebody else is looked at so often at least: its session may have been cancelled meanwhile.
-const HELD: Duration = Duration::from_secs(600);
 /// How long a call waits for a function that is not imported yet, before it is looked at again.
 const EXPECTED_WAIT: Duration = Duration::from_secs(2);
 
@@ -107,7 +105,7 @@ pub(super) async fn answer(
         }
         Claim::Stored(stored) => return submit(worker, account, stored, action).await,
         Claim::Busy(left) => return Ok(Answer::Again(left.max(Duration::from_millis(100)))),
-        Claim::Held(left) => return Ok(Answer::Again(left.clamp(Duration::from_millis(100), HELD))),
+        Claim::Held(left) => return Ok(Answer::Again(held(worker, left))),
         Claim::Refused => return Ok(Answer::Ended),
     };
     match finished {
@@ -126,6 +124,12 @@ pub(super) async fn answer(
         Ran::Again(after) => Ok(Answer::Again(after)),
         Ran::Gone(lease) => abandon(worker, account, lease.key, lease.fence, &call.name).await,
     }
+}
+
+/// When to look again at a call that waits for somebody else: as often as a sweep would, for its session may have been
+/// cancelled meanwhile.
+fn held(worker: &Worker, left: Duration) -> Duration {
+    left.min(worker.sweep.every).max(Duration::from_millis(100))
 }
 
 /// A call that the platform no longer lists: nothing is submitted for it.
@@ -195,7 +199,7 @@ async fn run(worker: &Worker, function: &Arc<Function>, asked: Asked<'_>, lease:
     if let Some(wait) =
         approve::ask_first(worker, function.approval.as_ref(), session, &call.name, &arguments, &lease).await
     {
-        return Ran::Again(wait.min(HELD));
+        return Ran::Again(held(worker, wait));
     }
     let slot = match function.limits.enter(Instant::now()) {
         Ok(slot) => slot,
@@ -386,7 +390,7 @@ async fn wait(worker: &Worker, function: &Function, lease: Lease, took: Duration
         Some(true) => {
             tracing::info!(call.id = %mark.key.call_id, "the result comes later");
             worker.metrics.call(&mark.key.session.platform, &function.name, "waiting");
-            Ran::Again(lease.deadline.min(HELD))
+            Ran::Again(held(worker, lease.deadline))
         }
         // It is there already.
         Some(false) | None => Ran::Again(Duration::ZERO),

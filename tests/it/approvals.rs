@@ -1,6 +1,6 @@
 //! Calls that wait for a person: asked, decided by command or link, told to the model.
 
-use actiond::sandbox::generate_secret;
+use actiond::sandbox::{Rule, generate_secret};
 use serde_json::Value;
 
 use crate::{
@@ -65,7 +65,7 @@ async fn an_approved_call_starts_its_handler_once(pair: Pair) {
 
     let twice = actiond(&rig, &format!("approvals deny {call_id} --by bob")).await;
     assert_eq!(twice.status, 1);
-    assert!(twice.err.contains("is approved by alice since") && twice.err.contains("changes nothing"), "{}", twice.err);
+    assert!(twice.err.contains("was approved by alice at") && twice.err.contains("changes nothing"), "{}", twice.err);
     let after = actiond(&rig, &format!("approvals show {call_id} --show-arguments --json")).await.lines().remove(0);
     let kept = (after["state"].as_str(), after["decided_by"].as_str(), after["reason"].as_str());
     assert_eq!(kept, (Some("approved"), Some("alice"), Some("looks right")));
@@ -105,7 +105,7 @@ async fn a_call_that_nobody_approves_ends_with_a_sentence(pair: Pair) {
     rig.worker.as_ref().unwrap().metric("actiond_approvals_total", "outcome=\"expired\"", "1").await;
     let late = listed(&rig, "approvals list --all --json", 1).await.remove(0);
     let decided = actiond(&rig, &format!("approvals approve {}", call(&late))).await;
-    assert!(decided.status == 1 && decided.err.contains("is expired"), "{}", decided.err);
+    assert!(decided.status == 1 && decided.err.contains("was not decided in time"), "{}", decided.err);
 }
 
 async fn a_rule_says_which_calls_wait(pair: Pair) {
@@ -245,6 +245,23 @@ async fn a_notice_that_nobody_takes_holds_nothing_up_and_can_hold_the_arguments(
 }
 
 #[tokio::test]
+async fn a_sweep_does_not_take_a_call_that_waits_for_one_whose_webhook_was_lost() {
+    let rig = Setup::new(Pair::EmbeddedSqlite)
+        .http("a", ASKS)
+        .http("b", "parameters: { type: object }")
+        .extra("sweep: { every: 1s }")
+        .start()
+        .await;
+    rig.session("call a").await;
+    waiting(&rig).await;
+    for found in ["1", "2"] {
+        rig.faults(|faults| faults.webhook_drop = Rule::Next(1));
+        rig.play("call b").await;
+        rig.worker.as_ref().unwrap().metric("actiond_swept_sessions_total", "openai", found).await;
+    }
+}
+
+#[tokio::test]
 async fn what_runs_is_what_was_approved() {
     let mut rig = Setup::new(Pair::EmbeddedSqlite).http("a", ASKS).start().await;
     let id = rig.session("call a").await;
@@ -270,7 +287,7 @@ async fn an_operator_s_result_ends_the_question_too() {
     assert_eq!(rig.settled(&id).await.answer(), Some("a: done"));
     rig.worker.as_ref().unwrap().metric("actiond_approvals_total", "outcome=\"withdrawn\"", "1").await;
     let decided = actiond(&rig, &format!("approvals approve {}", call(&asked))).await;
-    assert!(decided.status == 1 && decided.err.contains("is withdrawn"), "{}", decided.err);
+    assert!(decided.status == 1 && decided.err.contains("has ended otherwise"), "{}", decided.err);
     let row = rig.sql("SELECT coalesce(arguments, 'forgotten') FROM approvals").await;
     assert_eq!(row, ["forgotten"]);
 }

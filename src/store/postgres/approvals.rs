@@ -8,7 +8,7 @@ use sqlx::{PgConnection, Row as _};
 use super::{Postgres, bind_key, postpone};
 use crate::{
     session::CallKey,
-    store::approvals::{ApprovalFilter, Approvals, Decided, Decision, Open, listing, open, over_connection, read},
+    store::approvals::{ApprovalFilter, Approvals, Decided, Open, over_connection},
 };
 
 over_connection!(PgConnection);
@@ -55,14 +55,14 @@ impl Approvals for Postgres {
     ) -> Result<Vec<Approval>> {
         let mut db = self.pool.acquire().await?;
         let now = clock(&mut db).await?;
-        let rows = listing::<sqlx::Postgres>(now, filter, after, limit).build().fetch_all(&mut *db).await?;
-        rows.iter().map(read).collect()
+        let rows = sql::listing::<sqlx::Postgres>(now, filter, after, limit).build().fetch_all(&mut *db).await?;
+        rows.iter().map(sql::read).collect()
     }
 
     async fn open_approvals(&self) -> Result<Open> {
         let mut db = self.pool.acquire().await?;
         let now = clock(&mut db).await?;
-        open(&sqlx::query(sql::OPEN).bind(now).fetch_one(&mut *db).await?)
+        sql::open(&sqlx::query(sql::OPEN).bind(now).fetch_one(&mut *db).await?)
     }
 
     async fn close_approvals(&self) -> Result<Vec<(String, Decision)>> {
