@@ -3,6 +3,7 @@
 mod approval;
 mod expand;
 mod functions;
+mod limits;
 mod mcp_servers;
 mod path;
 mod platforms;
@@ -162,15 +163,16 @@ fn config(value: &Value, problems: &Problems) -> Config {
         let what = format!("required; it is where platform {} is told to call", aivax.name);
         ingress_item.error_at(".public_url", &what);
     }
-    let mcp_servers = mcp_servers::servers(&root.key("mcp_servers"), &retry);
-    let functions = functions::functions(&root.key("functions"), &retry, &platforms, &mcp_servers);
+    let mcp_servers = mcp_servers::servers(&root.key("mcp_servers"), &retry, &worker.pools);
+    let pools = &worker.pools;
+    let functions = functions::functions(&root.key("functions"), &retry, &platforms, &mcp_servers, pools);
     if ingress.public_url.is_none()
         && let Some(linked) = functions.iter().find(|f| f.approval.as_ref().is_some_and(|a| a.by == By::Link))
     {
         let what = format!("required; it is where the approval links of function {} lead", linked.name);
         ingress_item.error_at(".public_url", &what);
     }
-    let function_sources = sources::sources(&root.key("function_sources"), &retry, &platforms);
+    let function_sources = sources::sources(&root.key("function_sources"), &retry, &platforms, pools);
     root.finish();
     Config {
         ingress,

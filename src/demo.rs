@@ -209,6 +209,7 @@ fn config(
             max_hold: second * 600,
             max_deliveries: 100,
             unknown_functions: worker::UnknownFunctions::Leave,
+            pools: Vec::new(),
         },
         sweep: worker::sweep::Config { enabled: false, every: second * 300, window: second * 3600 },
         telemetry: telemetry::Config { log: telemetry::LogFormat::Text, otlp: None },
@@ -275,6 +276,7 @@ fn function(name: &str, parameters: Value, handler: handler::Config) -> function
         approval: None,
         platforms: Vec::new(),
         dedupe: None,
+        pool: None,
     }
 }
 

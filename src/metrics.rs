@@ -1,19 +1,17 @@
 //! The metrics of the program by name; one instrumentation feeds `/metrics` and OTLP.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Instant,
-};
+mod last_delivery;
+
+use std::sync::Arc;
 
 use opentelemetry::{
     KeyValue,
-    metrics::{Counter, Gauge, Histogram, Meter, MeterProvider as _, UpDownCounter},
+    metrics::{Counter, Gauge, Histogram, MeterProvider as _, UpDownCounter},
 };
 use opentelemetry_sdk::metrics::{MeterProviderBuilder, SdkMeterProvider};
 use prometheus::{Registry, TextEncoder};
+
+use self::last_delivery::LastDelivery;
 
 /// From a local publish to a slow handler, in seconds.
 const SECONDS: [f64; 15] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
@@ -47,6 +45,9 @@ struct Inner {
     config_reloads: Counter<u64>,
     approvals: Counter<u64>,
     approvals_pending: Gauge<u64>,
+    handovers: Counter<u64>,
+    pool_sessions: Gauge<u64>,
+    pool_workers: Gauge<u64>,
 }
 
 impl Metrics {
@@ -105,6 +106,17 @@ impl Metrics {
     /// `actiond_result_latency_seconds{platform}`: webhook accepted to result accepted.
     pub fn result_latency(&self, platform: &str, seconds: f64) {
         self.inner.result_latency.record(seconds, &[label("platform", platform)]);
+    }
+
+    /// `actiond_handovers_total{pool}`
+    pub fn handed_over(&self, pool: &str) {
+        self.inner.handovers.add(1, &[label("pool", pool)]);
+    }
+
+    /// `actiond_pool_sessions{pool}` and `actiond_pool_workers{pool}`
+    pub fn pool(&self, pool: &str, sessions: u64, workers: u64) {
+        self.inner.pool_sessions.record(sessions, &[label("pool", pool)]);
+        self.inner.pool_workers.record(workers, &[label("pool", pool)]);
     }
 
     /// `actiond_calls_in_flight`, +1 and -1.
@@ -232,47 +244,13 @@ impl Inner {
             config_reloads: counter("actiond_config_reloads", "Looks at a changed config file, by outcome."),
             approvals: counter("actiond_approvals", "Calls that waited for a person, by what became of them."),
             approvals_pending: gauge("actiond_approvals_pending", "Calls that wait for a person's approval."),
+            handovers: counter("actiond_handovers", "Sessions given to the workers of a pool."),
+            pool_sessions: gauge("actiond_pool_sessions", "Sessions that no worker of their pool has taken yet."),
+            pool_workers: gauge("actiond_pool_workers", "Workers that take the sessions of a pool."),
             last_delivery,
             registry,
             provider,
         }
-    }
-}
-
-/// When the last delivery came, in milliseconds since the start and one more; zero before the first.
-struct LastDelivery {
-    start: Instant,
-    at: AtomicU64,
-}
-
-impl LastDelivery {
-    fn register(meter: &Meter) -> Arc<Self> {
-        let last = Arc::new(Self { start: Instant::now(), at: AtomicU64::new(0) });
-        let observed = Arc::clone(&last);
-        meter
-            .f64_observable_gauge("actiond_last_delivery_age")
-            .with_unit("s")
-            .with_description("Time since the queue delivered something to this process.")
-            .with_callback(move |observer| {
-                if let Some(age) = observed.age() {
-                    observer.observe(age, &[]);
-                }
-            })
-            .build();
-        last
-    }
-
-    fn now(&self) {
-        self.at.store(self.millis() + 1, Ordering::Relaxed);
-    }
-
-    fn age(&self) -> Option<f64> {
-        let at = self.at.load(Ordering::Relaxed).checked_sub(1)?;
-        Some(self.millis().saturating_sub(at) as f64 / 1000.0)
-    }
-
-    fn millis(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
     }
 }
 
@@ -298,6 +276,8 @@ mod tests {
         metrics.submission("openai", "accepted");
         metrics.swept("openai", 2);
         metrics.config_reload("applied");
+        metrics.handed_over("gpu");
+        metrics.pool("gpu", 3, 0);
         metrics.callback("aivax", "answered");
         metrics.function_source("0:h", "fetched");
         metrics.approval("f", "asked");
@@ -325,8 +305,11 @@ mod tests {
                 "actiond_dead gauge",
                 "actiond_function_sources_total counter",
                 "actiond_handler_seconds histogram",
+                "actiond_handovers_total counter",
                 "actiond_last_delivery_age_seconds gauge",
                 "actiond_oldest_pending_seconds gauge",
+                "actiond_pool_sessions gauge",
+                "actiond_pool_workers gauge",
                 "actiond_publish_seconds histogram",
                 "actiond_result_latency_seconds histogram",
                 "actiond_sessions_due gauge",
@@ -358,6 +341,8 @@ mod tests {
             "actiond_oldest_pending_seconds 1.5",
             r#"actiond_submissions_total{outcome="accepted",platform="openai"} 1"#,
             r#"actiond_swept_sessions_total{platform="openai"} 2"#,
+            r#"actiond_pool_sessions{pool="gpu"} 3"#,
+            r#"actiond_pool_workers{pool="gpu"} 0"#,
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }

@@ -71,11 +71,14 @@ async fn tell(worker: &Worker, approval: &Approval) {
     }
 }
 
-/// Nobody is told of a function that is not registered any more, or has no notice any more.
+/// Nobody is told of a function that has no notice any more.
 async fn send(worker: &Worker, approval: &Approval) -> Result<(), String> {
     let function = worker.functions.get(&approval.function, &approval.key.session.platform);
-    let Some(gate) = function.as_ref().and_then(|function| function.approval.as_ref()) else { return Ok(()) };
-    let Some(notifier) = &gate.notifier else { return Ok(()) };
+    let function = function.ok_or("the function is not registered here")?;
+    let Some((gate, notifier)) = function.approval.as_ref().and_then(|gate| Some((gate, gate.notifier.as_ref()?)))
+    else {
+        return Ok(());
+    };
     let link = match (&worker.links, gate.policy.by) {
         (Some(links), By::Link) => Some(links.url(approval).await.map_err(|error| error.to_string())?),
         _ => None,
