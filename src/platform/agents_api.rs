@@ -61,13 +61,7 @@ impl AgentsApi {
             .map_err(|_| "api_key: has characters that no header can carry".to_owned())?;
         authorization.set_sensitive(true);
         let headers = HeaderMap::from_iter([(AUTHORIZATION, authorization), (USER_AGENT, AGENT), BETA]);
-        Ok(Self {
-            name: name.into(),
-            base_url: url,
-            headers,
-            client,
-            flavor: Flavor::OpenAi,
-        })
+        Ok(Self { name: name.into(), base_url: url, headers, client, flavor: Flavor::OpenAi })
     }
 
     /// Speaks to a platform that differs from OpenAI.

@@ -3,7 +3,8 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use super::{
-    Arrival, Arrived, Claim, ClaimRequest, Completion, Due, Mark, Note, Result, Store, Taken, Unfinished, group::Group,
+    Approvals, Arrival, Arrived, Claim, ClaimRequest, Completion, Due, Mark, Note, Pruned, Result, Store, Taken,
+    Unfinished, group::Group,
 };
 use crate::session::{CallKey, SessionKey};
 
@@ -133,6 +134,20 @@ impl Ledger {
 
     pub async fn oldest_pending(&self) -> Result<Option<Duration>> {
         self.store.oldest_pending().await
+    }
+
+    /// The store itself, for what needs no grouping.
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    /// Approvals, each question by itself: a person's pace needs no groups.
+    pub fn approvals(&self) -> &dyn Approvals {
+        &*self.store
+    }
+
+    pub async fn prune(&self, older: Duration, from: i64, limit: usize) -> Result<Pruned> {
+        self.store.prune(older, from, limit).await
     }
 
     pub async fn migrate(&self) -> Result<()> {

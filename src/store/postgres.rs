@@ -11,13 +11,13 @@ use sqlx::{
 };
 
 use super::{
-    Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Config, Details, Due, Error, Filter, Mark, Note, Reset,
-    Result, Store, Taken, Unfinished,
-    history,
+    Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Config, Details, Due, Error, Filter, Mark, Note,
+    Pruned, Reset, Result, Store, Taken, Unfinished, history,
     judge::{Move, Row, Verdict, in_millis, judge, judge_late},
 };
 use crate::session::{CallKey, SessionKey};
 
+mod approvals;
 mod lane;
 mod operator;
 mod statements;
@@ -302,6 +302,10 @@ impl Store for Postgres {
     async fn revive(&self, session: &SessionKey, deadline: Duration) -> Result<()> {
         operator::revive(&self.pool, session, deadline).await
     }
+
+    async fn prune(&self, older: Duration, from: i64, limit: usize) -> Result<Pruned> {
+        operator::prune(&self.pool, older, from, limit).await
+    }
 }
 
 async fn postpone(db: impl sqlx::PgExecutor<'_>, dues: &[Due]) -> Result<()> {
@@ -378,6 +382,7 @@ fn read_row(row: &PgRow) -> Result<Row> {
         generation: row.try_get("generation")?,
         submissions: row.try_get("submissions")?,
         note: row.try_get("note")?,
+        approval: row.try_get("approval")?,
     })
 }
 

@@ -1,5 +1,6 @@
 //! The ledger in SQLite.
 
+mod approvals;
 mod batches;
 mod database;
 mod operator;
@@ -17,9 +18,8 @@ use statements as sql;
 
 pub use self::database::Database;
 use super::{
-    Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Details, Due, Error, Filter, Mark, Note, Reset, Result, Store,
-    Taken, Unfinished,
-    history,
+    Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Details, Due, Error, Filter, Mark, Note, Pruned, Reset,
+    Result, Store, Taken, Unfinished, history,
     judge::{Row, Verdict, in_millis, judge, judge_late},
 };
 use crate::session::{CallKey, SessionKey};
@@ -257,6 +257,10 @@ impl Store for Sqlite {
     async fn revive(&self, session: &SessionKey, deadline: Duration) -> Result<()> {
         operator::revive(&self.database, session, deadline).await
     }
+
+    async fn prune(&self, older: Duration, from: i64, limit: usize) -> Result<Pruned> {
+        operator::prune(&self.database, older, from, limit).await
+    }
 }
 
 async fn clock(db: &mut SqliteConnection) -> Result<i64> {
@@ -330,6 +334,7 @@ fn read_row(row: &SqliteRow) -> Result<Row> {
         generation: row.try_get("generation")?,
         submissions: row.try_get("submissions")?,
         note: row.try_get("note")?,
+        approval: row.try_get("approval")?,
     })
 }
 

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use actiond::{
     session::{CallKey, IfInterrupted, SessionKey, Submission},
     store::{
-        Arrival, Arrived, Claim, ClaimRequest, Completion, Config, Database, Details, Due, Filter, Lease, Ledger, Mark, Note,
-        Origin, Postgres, Reset, Sqlite, Store, Stored, Transition,
+        Arrival, Arrived, Claim, ClaimRequest, Completion, Config, Database, Details, Due, Filter, Lease, Ledger, Mark,
+        Note, Origin, Postgres, Reset, Sqlite, Store, Stored, Transition,
     },
 };
 use secrecy::SecretString;
@@ -17,18 +17,20 @@ macro_rules! over_every_store {
         mod sqlite {
             $(#[tokio::test]
             async fn $story() {
-                let (store, _folder) = super::sqlite_store().await;
+                let (store, _folder) = $crate::store_contract::sqlite_store().await;
                 super::$story(store).await;
             })*
         }
         mod postgres {
             $(#[tokio::test]
             async fn $story() {
-                super::$story(super::postgres_store().await).await;
+                super::$story($crate::store_contract::postgres_store().await).await;
             })*
         }
     };
 }
+
+mod approvals;
 
 over_every_store!(
     the_first_claim_runs_and_the_second_is_busy,
@@ -81,7 +83,7 @@ async fn postgres_store() -> Arc<dyn Store> {
 }
 
 fn config(url: &str) -> Config {
-    Config { url: SecretString::from(url), max_connections: 8, timeout: Duration::from_secs(10) }
+    Config { url: SecretString::from(url), max_connections: 8, timeout: Duration::from_secs(10), retention: None }
 }
 
 use crate::services::tempdir;
@@ -630,7 +632,8 @@ async fn a_call_has_a_history_of_what_happened_to_it(store: Arc<dyn Store>) {
 
     let history = store.call(&key).await.unwrap().unwrap().history;
     let events: Vec<&str> = history.iter().filter_map(|entry| entry["event"].as_str()).collect();
-    let expected = ["claimed", "retrying", "claimed", "completed", "submission retry", "refused", "resubmit", "settled"];
+    let expected =
+        ["claimed", "retrying", "claimed", "completed", "submission retry", "refused", "resubmit", "settled"];
     assert_eq!(events, expected);
     assert_eq!(history[0]["cause"], "wh_1");
     assert_eq!((history[0]["attempt"].as_u64(), history[2]["attempt"].as_u64()), (Some(1), Some(2)));
@@ -650,10 +653,11 @@ async fn marks_of_one_call_that_come_at_once_all_count(store: Arc<dyn Store>) {
     let leases = [run(&store, request("call_1")).await, run(&store, request("call_2")).await];
     let ledger = Ledger::new(store.clone(), LONG);
     // The first mark keeps the group's only statement busy, so that the others share the next.
-    let transitions = [Transition::Renewed(LONG), Transition::Renewed(LONG), Transition::Renewed(LONG), Transition::Waiting];
-    let marks = transitions.into_iter().flat_map(|transition| {
-        leases.iter().map(move |lease| Mark::new(lease.key.clone(), lease.fence, transition))
-    });
+    let transitions =
+        [Transition::Renewed(LONG), Transition::Renewed(LONG), Transition::Renewed(LONG), Transition::Waiting];
+    let marks = transitions
+        .into_iter()
+        .flat_map(|transition| leases.iter().map(move |lease| Mark::new(lease.key.clone(), lease.fence, transition)));
     let marked = futures_util::future::join_all(marks.map(|mark| ledger.mark(mark))).await;
     assert!(marked.into_iter().all(|marked| marked.unwrap()));
     for lease in &leases {
