@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context, anyhow, bail};
 use secrecy::ExposeSecret;
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::Notify};
 use tokio_util::sync::CancellationToken;
 
 pub use self::{builder::Builder, platforms::adapter};
@@ -25,12 +25,13 @@ use self::{
 };
 use crate::{
     admin::{self, Readiness},
+    approval::{Desk, notify::Links},
     callback::{self, Callbacks},
     config::{self, Config},
     function::{self, Live, Registry, Serves, source::Source},
     handler::Call,
     http,
-    ingress::{self, Ingress},
+    ingress::{self, Ingress, approvals::Approvals},
     later::{Addresses, Results},
     mcp::{Importer, Servers},
     metrics::Metrics,
@@ -87,6 +88,7 @@ pub struct App {
     queue: SharedQueue,
     ingress: Option<Ingress>,
     results: Option<Results>,
+    approvals: Option<Approvals>,
     callbacks: Option<Callbacks>,
     watchable: Watchable,
     worker: Option<Arc<Worker>>,
@@ -154,6 +156,14 @@ impl App {
             metrics: metrics.clone(),
         });
         let watchable = watchable(&config.platforms, &accounts);
+        let approvals = match (&ledger, public_url) {
+            (Some(ledger), Some(url)) if role != Role::Worker => Some(Approvals {
+                links: Links::new(ledger.clone(), url),
+                desk: Desk::new(ledger.clone()),
+                functions: functions.clone(),
+            }),
+            _ => None,
+        };
         let runs_functions = role != Role::Ingress || is_called;
         let sources = if runs_functions { sources(&config, &metrics)? } else { Vec::new() };
         let importer = runs_functions.then(|| importer(&servers, &client, &functions, &metrics));
@@ -189,6 +199,9 @@ impl App {
                     accounts,
                     functions: functions.clone(),
                     addresses,
+                    links: public_url.map(|url| Links::new(ledger.clone(), url)),
+                    retention: config.store.retention,
+                    asked: Notify::new(),
                     metrics: metrics.clone(),
                     force: force.clone(),
                 }))
@@ -201,6 +214,7 @@ impl App {
             queue,
             ingress,
             results,
+            approvals,
             callbacks,
             watchable,
             worker,
@@ -273,6 +287,9 @@ impl App {
                 let mut router = ingress::router(ingress);
                 if let Some(results) = self.results {
                     router = router.merge(ingress::results::router(results));
+                }
+                if let Some(approvals) = self.approvals {
+                    router = router.merge(ingress::approvals::router(approvals));
                 }
                 if let Some(callbacks) = self.callbacks {
                     router = router.merge(callback::router(callbacks));

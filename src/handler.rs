@@ -19,13 +19,10 @@ use async_trait::async_trait;
 use secrecy::SecretString;
 use serde_json::{Map, Value};
 
+pub(crate) use self::sign::{Signer, headers};
 pub use self::{
-    command::Command,
-    echo::Echo,
-    forward::Forward,
-    http::{Http, is_reserved},
-    mcp::Mcp,
-    query_collection::QueryCollection,
+    command::Command, echo::Echo, forward::Forward, http::Http, mcp::Mcp, query_collection::QueryCollection,
+    sign::is_reserved,
 };
 use crate::{
     arguments::Arguments,

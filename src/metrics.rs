@@ -46,6 +46,8 @@ struct Inner {
     watched: Gauge<u64>,
     other_actions: Counter<u64>,
     config_reloads: Counter<u64>,
+    approvals: Counter<u64>,
+    approvals_pending: Gauge<u64>,
     handovers: Counter<u64>,
     pool_sessions: Gauge<u64>,
     pool_workers: Gauge<u64>,
@@ -201,6 +203,16 @@ impl Metrics {
     pub fn poll(&self, platform: &str, outcome: &'static str) {
         self.inner.polls.add(1, &[label("platform", platform), KeyValue::new("outcome", outcome)]);
     }
+
+    /// `actiond_approvals_total{function,outcome}`: asked, approved, denied, expired, withdrawn.
+    pub fn approval(&self, function: &str, outcome: &'static str) {
+        self.inner.approvals.add(1, &[label("function", function), KeyValue::new("outcome", outcome)]);
+    }
+
+    /// `actiond_approvals_pending`: calls that somebody may decide now, in the whole store.
+    pub fn approvals_pending(&self, count: u64) {
+        self.inner.approvals_pending.record(count, &[]);
+    }
 }
 
 impl Default for Metrics {
@@ -252,6 +264,8 @@ impl Inner {
             watched: gauge("actiond_watched_sessions", "Sessions whose live stream this process follows."),
             polls: counter("actiond_polls", "Readings of a platform's list that is polled, by outcome."),
             config_reloads: counter("actiond_config_reloads", "Looks at a changed config file, by outcome."),
+            approvals: counter("actiond_approvals", "Calls that waited for a person, by what became of them."),
+            approvals_pending: gauge("actiond_approvals_pending", "Calls that wait for a person's approval."),
             handovers: counter("actiond_handovers", "Sessions given to the workers of a pool."),
             pool_sessions: gauge("actiond_pool_sessions", "Sessions that no worker of their pool has taken yet."),
             pool_workers: gauge("actiond_pool_workers", "Workers that take the sessions of a pool."),
@@ -291,6 +305,8 @@ mod tests {
         metrics.pool("gpu", 3, 0);
         metrics.callback("aivax", "answered");
         metrics.function_source("0:h", "fetched");
+        metrics.approval("f", "asked");
+        metrics.approvals_pending(1);
         metrics
     }
 
@@ -304,6 +320,8 @@ mod tests {
         assert_eq!(
             types,
             [
+                "actiond_approvals_pending gauge",
+                "actiond_approvals_total counter",
                 "actiond_broker_up gauge",
                 "actiond_callbacks_total counter",
                 "actiond_calls_in_flight gauge",

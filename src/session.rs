@@ -70,6 +70,11 @@ impl CallKey {
         }
     }
 
+    /// The key of the notice that somebody is asked about this call since then.
+    pub fn approval_idempotency_key(&self, asked_at: i64) -> String {
+        format!("approval-{}-{asked_at}", self.digest())
+    }
+
     fn digest(&self) -> String {
         digest(&[&self.session.platform, &self.session.session, &self.turn, &self.call_id])
     }

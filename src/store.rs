@@ -3,12 +3,15 @@
 //! Every write takes many rows, because commits are the largest cost of this job: [`Ledger`] groups what concurrent calls
 //! write. Durations cross this boundary, never instants: the database's clock alone says what has run out.
 
+mod actions;
+mod approvals;
 mod group;
 mod history;
 mod judge;
 mod ledger;
 mod operator;
 mod postgres;
+mod prune;
 mod sqlite;
 
 use std::{sync::Arc, time::Duration};
@@ -18,13 +21,16 @@ use secrecy::SecretString;
 
 pub(crate) use self::group::Group;
 pub use self::{
+    actions::{Actions, Noticed},
+    approvals::{Approval, ApprovalFilter, Approvals, Ask, Decide, Decided, Decision, Open},
     history::Origin,
     ledger::Ledger,
     operator::{CallRow, Details, Filter, Reset, STATES},
     postgres::Postgres,
+    prune::Pruned,
     sqlite::{Database, Sqlite},
 };
-use crate::session::{ActionKey, CallKey, IfInterrupted, SessionKey, Submission};
+use crate::session::{CallKey, IfInterrupted, SessionKey, Submission};
 
 /// `store` in the config.
 #[derive(Clone, Debug)]
@@ -35,6 +41,8 @@ pub struct Config {
     pub max_connections: u32,
     /// How long one statement may take before the store counts as away.
     pub timeout: Duration,
+    /// How long calls are kept that have ended; for good where there is none.
+    pub retention: Option<Duration>,
 }
 
 /// The store could not answer: away, full, or out of time. Trying again later is right.
@@ -80,6 +88,10 @@ pub enum Claim {
     Stored(Stored),
     /// Somebody has it, or it is not due: look again after this time.
     Busy(Duration),
+    /// An operator denied the call before its handler was started: answer that.
+    Denied(Lease),
+    /// Nobody approved it in time: answer that.
+    Unapproved(Lease),
     /// It waits for somebody else (a result that comes later, an operator's decision), at most this long.
     Held(Duration),
     /// The platform refused its result for good.
@@ -99,6 +111,8 @@ pub struct Lease {
     pub generation: u32,
     /// What the handler kept in an attempt before.
     pub note: Option<String>,
+    /// A person approved it.
+    pub approved: bool,
 }
 
 /// A stored result: what is submitted, whoever submits it.
@@ -223,20 +237,9 @@ pub struct Taken {
     pub held_until: i64,
 }
 
-/// How long an action that is no function call is remembered.
-pub const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-
-/// What is known of an action that is no function call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Noticed {
-    /// Nobody had noted it before.
-    pub is_new: bool,
-    pub is_forwarded: bool,
-}
-
 /// Rows in, rows out: each answer stands at its question's place.
 #[async_trait]
-pub trait Store: Send + Sync {
+pub trait Store: Approvals + Actions {
     /// Creates or updates the schema. Needed once before anything else.
     async fn migrate(&self) -> Result<()>;
 
@@ -306,9 +309,7 @@ pub trait Store: Send + Sync {
     /// judged as before.
     async fn revive(&self, session: &SessionKey, deadline: Duration) -> Result<()>;
 
-    /// Notes an action that is no function call, for [`KEPT`].
-    async fn notice(&self, action: &ActionKey) -> Result<Noticed>;
-
-    /// The receiver of such actions has it.
-    async fn forwarded(&self, action: &ActionKey) -> Result<()>;
+    /// Looks at `limit` calls that were first seen `older` ago, from the instant `from` on (Unix milliseconds, 0 for the
+    /// oldest), and deletes those that have ended and that nothing has touched since.
+    async fn prune(&self, older: Duration, from: i64, limit: usize) -> Result<Pruned>;
 }

@@ -32,7 +32,7 @@ impl Forward {
         Ok(Self {
             client,
             url: url.ok_or(("url".into(), "must be an absolute http or https URL".into()))?,
-            signer: Signer::new(sign)?,
+            signer: Signer::new(sign).map_err(|(path, why)| (format!("sign.{path}"), why))?,
         })
     }
 }
@@ -64,7 +64,10 @@ impl Receiver for Forward {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert("idempotency-key", key);
-        self.signer.sign(&id, &mut headers, &body, SystemTime::now()).await.map_err(|error| error.to_string())?;
+        self.signer
+            .sign(&id, &mut headers, body.as_bytes(), SystemTime::now())
+            .await
+            .map_err(|error| error.to_string())?;
         let request = self.client.post(self.url.clone()).headers(headers).body(body).timeout(TIMEOUT);
         let status = request.send().await.map_err(|error| describe(&error))?.status();
         if status.is_success() { Ok(()) } else { Err(format!("the receiver answered {}", status.as_u16())) }

@@ -10,36 +10,22 @@ use bytes::Bytes;
 use jiff::{Timestamp, tz::Offset};
 use reqwest::{
     StatusCode, Url,
-    header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
+    header::{CONTENT_TYPE, HeaderMap, HeaderValue},
 };
-use secrecy::ExposeSecret;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{Body, Call, Error, Handler, HttpConfig, Response, output, sign::Signer};
+use super::{
+    Body, Call, Error, Handler, HttpConfig, Response, output,
+    sign::{Signer, headers},
+};
 use crate::{
     http::{BodyError, Client, describe, read_capped, retry_after},
-    nonce::{self, Minted},
+    nonce::Minted,
     session::Output,
 };
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
-/// What a handler must be able to rely on.
-const RESERVED: [&str; 8] = [
-    "connection",
-    "content-length",
-    "content-type",
-    "host",
-    IDEMPOTENCY_KEY,
-    "trailer",
-    "transfer-encoding",
-    nonce::HEADER,
-];
-
-/// Whether we set that header ourselves, or the connection does.
-pub fn is_reserved(header: &str) -> bool {
-    RESERVED.contains(&header.to_ascii_lowercase().as_str())
-}
 
 pub struct Http {
     client: Client,
@@ -59,12 +45,12 @@ impl Http {
         Ok(Self {
             client,
             url: url.ok_or(("url".into(), "must be an absolute http or https URL".into()))?,
-            headers: headers(config)?,
+            headers: headers(&config.headers)?,
             timeout: config.timeout,
             body: config.body,
             response: config.response,
             max_response: config.max_response,
-            signer: Signer::new(&config.sign)?,
+            signer: Signer::new(&config.sign).map_err(|(path, why)| (format!("sign.{path}"), why))?,
         })
     }
 
@@ -76,7 +62,7 @@ impl Http {
     async fn exchange(&self, call: &Call, now: SystemTime) -> Result<Output, Error> {
         let body = self.body_for(call, now);
         let mut headers = self.headers_for(call);
-        self.signer.sign(&call.key.handler_idempotency_key(), &mut headers, &body, now).await?;
+        self.signer.sign(&call.key.handler_idempotency_key(), &mut headers, body.as_bytes(), now).await?;
         let request = self.client.post(self.url.clone()).headers(headers).body(body);
         let response = request.send().await.map_err(|e| match e.is_connect() || e.is_builder() {
             true => Error::retryable(describe(&e)),
@@ -146,22 +132,6 @@ impl Handler for Http {
             .await
             .unwrap_or_else(|_| Err(Error::unknown(format!("no answer within {limit:.1?}"))))
     }
-}
-
-fn headers(config: &HttpConfig) -> Result<HeaderMap, (String, String)> {
-    let mut headers = HeaderMap::new();
-    for (name, value) in &config.headers {
-        let at = |what: &str| (format!("headers.{name}"), what.to_owned());
-        let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| at("is not a header name"))?;
-        if RESERVED.contains(&header.as_str()) {
-            return Err(at("is set by actiond and cannot be replaced"));
-        }
-        let mut value = HeaderValue::from_bytes(value.expose_secret().as_bytes())
-            .map_err(|_| at("holds a character that no header may have, a line feed perhaps"))?;
-        value.set_sensitive(true);
-        headers.append(header, value);
-    }
-    Ok(headers)
 }
 
 /// The AIVAX envelope with our ids added in `context`.

@@ -3,10 +3,10 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use super::{
-    Arrival, Arrived, Claim, ClaimRequest, Completion, Due, Mark, Note, Noticed, Result, Store, Taken, Unfinished,
-    group::Group,
+    Actions, Approvals, Arrival, Arrived, Claim, ClaimRequest, Completion, Due, Mark, Note, Pruned, Result, Store,
+    Taken, Unfinished, group::Group,
 };
-use crate::session::{ActionKey, CallKey, SessionKey};
+use crate::session::{CallKey, SessionKey};
 
 /// Questions that share one statement at most.
 const BATCH: usize = 128;
@@ -106,14 +106,6 @@ impl Ledger {
         self.store.unfinished(session).await
     }
 
-    pub async fn notice(&self, action: &ActionKey) -> Result<Noticed> {
-        self.store.notice(action).await
-    }
-
-    pub async fn forwarded(&self, action: &ActionKey) -> Result<()> {
-        self.store.forwarded(action).await
-    }
-
     pub async fn stranded(
         &self,
         platform: &str,
@@ -142,6 +134,25 @@ impl Ledger {
 
     pub async fn oldest_pending(&self) -> Result<Option<Duration>> {
         self.store.oldest_pending().await
+    }
+
+    /// The store itself, for what needs no grouping.
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    /// Approvals, each question by itself: a person's pace needs no groups.
+    pub fn approvals(&self) -> &dyn Approvals {
+        &*self.store
+    }
+
+    /// Actions that are no function calls, each question by itself: there are few.
+    pub fn actions(&self) -> &dyn Actions {
+        &*self.store
+    }
+
+    pub async fn prune(&self, older: Duration, from: i64, limit: usize) -> Result<Pruned> {
+        self.store.prune(older, from, limit).await
     }
 
     pub async fn migrate(&self) -> Result<()> {

@@ -12,12 +12,13 @@ use sqlx::{
 
 use super::{
     Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Config, Details, Due, Error, Filter, Mark, Note,
-    Noticed, Reset, Result, Store, Taken, Unfinished, history,
+    Pruned, Reset, Result, Store, Taken, Unfinished, history,
     judge::{Move, Row, Verdict, in_millis, judge, judge_late},
 };
-use crate::session::{ActionKey, CallKey, SessionKey};
+use crate::session::{CallKey, SessionKey};
 
 mod actions;
+mod approvals;
 mod lane;
 mod operator;
 mod statements;
@@ -303,12 +304,8 @@ impl Store for Postgres {
         operator::revive(&self.pool, session, deadline).await
     }
 
-    async fn notice(&self, action: &ActionKey) -> Result<Noticed> {
-        actions::notice(&self.pool, action).await
-    }
-
-    async fn forwarded(&self, action: &ActionKey) -> Result<()> {
-        actions::forwarded(&self.pool, action).await
+    async fn prune(&self, older: Duration, from: i64, limit: usize) -> Result<Pruned> {
+        operator::prune(&self.pool, older, from, limit).await
     }
 }
 
@@ -386,6 +383,7 @@ fn read_row(row: &PgRow) -> Result<Row> {
         generation: row.try_get("generation")?,
         submissions: row.try_get("submissions")?,
         note: row.try_get("note")?,
+        approval: row.try_get("approval")?,
     })
 }
 

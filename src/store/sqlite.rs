@@ -1,6 +1,7 @@
 //! The ledger in SQLite.
 
 mod actions;
+mod approvals;
 mod batches;
 mod database;
 mod operator;
@@ -18,11 +19,11 @@ use statements as sql;
 
 pub use self::database::Database;
 use super::{
-    Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Details, Due, Error, Filter, Mark, Note, Noticed,
-    Reset, Result, Store, Taken, Unfinished, history,
+    Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Details, Due, Error, Filter, Mark, Note, Pruned, Reset,
+    Result, Store, Taken, Unfinished, history,
     judge::{Row, Verdict, in_millis, judge, judge_late},
 };
-use crate::session::{ActionKey, CallKey, SessionKey};
+use crate::session::{CallKey, SessionKey};
 
 /// The ledger over a [`Database`].
 pub struct Sqlite {
@@ -258,12 +259,8 @@ impl Store for Sqlite {
         operator::revive(&self.database, session, deadline).await
     }
 
-    async fn notice(&self, action: &ActionKey) -> Result<Noticed> {
-        actions::notice(&self.database, action).await
-    }
-
-    async fn forwarded(&self, action: &ActionKey) -> Result<()> {
-        actions::forwarded(&self.database, action).await
+    async fn prune(&self, older: Duration, from: i64, limit: usize) -> Result<Pruned> {
+        operator::prune(&self.database, older, from, limit).await
     }
 }
 
@@ -338,6 +335,7 @@ fn read_row(row: &SqliteRow) -> Result<Row> {
         generation: row.try_get("generation")?,
         submissions: row.try_get("submissions")?,
         note: row.try_get("note")?,
+        approval: row.try_get("approval")?,
     })
 }
 

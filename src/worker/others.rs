@@ -25,7 +25,7 @@ fn others(session: &Session) -> impl Iterator<Item = &OtherAction> {
 async fn tell_one(worker: &Worker, account: &Account, action: &OtherAction) -> store::Result<bool> {
     let (kind, id) = (&action.key.kind, &action.key.id);
     let count = |outcome| worker.metrics.other_action(&account.name, kind, outcome);
-    let noticed = worker.ledger.notice(&action.key).await?;
+    let noticed = worker.ledger.actions().notice(&action.key).await?;
     if noticed.is_new {
         tracing::info!(kind, action.id = %id, "the session waits for something that is not ours to answer");
         count("seen");
@@ -33,7 +33,7 @@ async fn tell_one(worker: &Worker, account: &Account, action: &OtherAction) -> s
     let Some(receiver) = account.receiver.as_ref().filter(|_| !noticed.is_forwarded) else { return Ok(true) };
     match receiver.tell(action).await {
         Ok(()) => {
-            worker.ledger.forwarded(&action.key).await?;
+            worker.ledger.actions().forwarded(&action.key).await?;
             count("forwarded");
             Ok(true)
         }

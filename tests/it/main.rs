@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod aivax;
+mod approvals;
 mod crash;
 mod demo;
 mod endings;
+mod export;
 mod faults;
 mod flow;
 mod ingress;

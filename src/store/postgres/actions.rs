@@ -1,10 +1,15 @@
 //! Actions that are no function calls, in PostgreSQL.
 
-use sqlx::{PgPool, Postgres, Row as _, postgres::PgArguments, query::Query};
+use async_trait::async_trait;
+use sqlx::{Postgres, Row as _, postgres::PgArguments, query::Query};
 
 use crate::{
     session::ActionKey,
-    store::{KEPT, Noticed, Result, judge::in_millis},
+    store::{
+        Result,
+        actions::{Actions, KEPT, Noticed},
+        judge::in_millis,
+    },
 };
 
 const NEW: &str = "
@@ -23,18 +28,21 @@ const FORWARDED: &str = "
     UPDATE actions SET forwarded_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
     WHERE platform = $1 AND session = $2 AND turn = $3 AND kind = $4 AND id = $5";
 
-pub(super) async fn notice(pool: &PgPool, action: &ActionKey) -> Result<Noticed> {
-    if let Some(row) = bind(sqlx::query(READ), action).fetch_optional(pool).await? {
-        return Ok(Noticed { is_new: false, is_forwarded: row.try_get(0)? });
+#[async_trait]
+impl Actions for super::Postgres {
+    async fn notice(&self, action: &ActionKey) -> Result<Noticed> {
+        if let Some(row) = bind(sqlx::query(READ), action).fetch_optional(&self.pool).await? {
+            return Ok(Noticed { is_new: false, is_forwarded: row.try_get(0)? });
+        }
+        let new = bind(sqlx::query(NEW), action).execute(&self.pool).await?;
+        sqlx::query(PRUNE).bind(in_millis(KEPT)).execute(&self.pool).await?;
+        Ok(Noticed { is_new: new.rows_affected() == 1, is_forwarded: false })
     }
-    let new = bind(sqlx::query(NEW), action).execute(pool).await?;
-    sqlx::query(PRUNE).bind(in_millis(KEPT)).execute(pool).await?;
-    Ok(Noticed { is_new: new.rows_affected() == 1, is_forwarded: false })
-}
 
-pub(super) async fn forwarded(pool: &PgPool, action: &ActionKey) -> Result<()> {
-    bind(sqlx::query(FORWARDED), action).execute(pool).await?;
-    Ok(())
+    async fn forwarded(&self, action: &ActionKey) -> Result<()> {
+        bind(sqlx::query(FORWARDED), action).execute(&self.pool).await?;
+        Ok(())
+    }
 }
 
 type Asked<'q> = Query<'q, Postgres, PgArguments>;

@@ -1,11 +1,16 @@
 //! Actions that are no function calls, in SQLite.
 
+use async_trait::async_trait;
 use sqlx::{Row as _, Sqlite, query::Query, sqlite::SqliteArguments};
 
-use super::{Database, clock};
+use super::clock;
 use crate::{
     session::ActionKey,
-    store::{KEPT, Noticed, Result, judge::in_millis},
+    store::{
+        Result,
+        actions::{Actions, KEPT, Noticed},
+        judge::in_millis,
+    },
 };
 
 const NEW: &str = "
@@ -22,35 +27,38 @@ const FORWARDED: &str = "
     UPDATE actions SET forwarded_at = ?6
     WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND kind = ?4 AND id = ?5";
 
-pub(super) async fn notice(database: &Database, action: &ActionKey) -> Result<Noticed> {
-    if let Some(row) = bind(sqlx::query(READ), action).fetch_optional(&database.reads).await? {
-        return Ok(Noticed { is_new: false, is_forwarded: row.try_get(0)? });
+#[async_trait]
+impl Actions for super::Sqlite {
+    async fn notice(&self, action: &ActionKey) -> Result<Noticed> {
+        if let Some(row) = bind(sqlx::query(READ), action).fetch_optional(&self.database.reads).await? {
+            return Ok(Noticed { is_new: false, is_forwarded: row.try_get(0)? });
+        }
+        let action = action.clone();
+        self.database
+            .write(move |db| {
+                Box::pin(async move {
+                    let now = clock(db).await?;
+                    let new = bind(sqlx::query(NEW), &action).bind(now).execute(&mut *db).await?;
+                    sqlx::query(PRUNE).bind(now.saturating_sub(in_millis(KEPT))).execute(&mut *db).await?;
+                    let row = bind(sqlx::query(READ), &action).fetch_one(&mut *db).await?;
+                    Ok(Noticed { is_new: new.rows_affected() == 1, is_forwarded: row.try_get(0)? })
+                })
+            })
+            .await
     }
-    let action = action.clone();
-    database
-        .write(move |db| {
-            Box::pin(async move {
-                let now = clock(db).await?;
-                let new = bind(sqlx::query(NEW), &action).bind(now).execute(&mut *db).await?;
-                sqlx::query(PRUNE).bind(now.saturating_sub(in_millis(KEPT))).execute(&mut *db).await?;
-                let row = bind(sqlx::query(READ), &action).fetch_one(&mut *db).await?;
-                Ok(Noticed { is_new: new.rows_affected() == 1, is_forwarded: row.try_get(0)? })
-            })
-        })
-        .await
-}
 
-pub(super) async fn forwarded(database: &Database, action: &ActionKey) -> Result<()> {
-    let action = action.clone();
-    database
-        .write(move |db| {
-            Box::pin(async move {
-                let now = clock(db).await?;
-                bind(sqlx::query(FORWARDED), &action).bind(now).execute(db).await?;
-                Ok(())
+    async fn forwarded(&self, action: &ActionKey) -> Result<()> {
+        let action = action.clone();
+        self.database
+            .write(move |db| {
+                Box::pin(async move {
+                    let now = clock(db).await?;
+                    bind(sqlx::query(FORWARDED), &action).bind(now).execute(db).await?;
+                    Ok(())
+                })
             })
-        })
-        .await
+            .await
+    }
 }
 
 type Asked<'q> = Query<'q, Sqlite, SqliteArguments>;
