@@ -78,9 +78,14 @@ pub fn runs_of(platform: &str) -> String {
     format!("{platform}{RUNS}")
 }
 
+/// The name that the config gives a platform, or the one whose runs it stands for.
+pub fn named(platform: &str) -> &str {
+    platform.strip_suffix(RUNS).unwrap_or(platform)
+}
+
 /// Whether `listed`, a platform's name in the config, covers `platform`: itself, or its runs.
 pub fn covers(listed: &str, platform: &str) -> bool {
-    listed == platform || platform.strip_suffix(RUNS) == Some(listed)
+    listed == platform || listed == named(platform)
 }
 
 /// Which adapter speaks to it; `type` in the config.
