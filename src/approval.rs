@@ -100,11 +100,11 @@ const PAGE: usize = 200;
 
 /// Where decisions are made, whichever way they come.
 #[derive(Clone)]
-pub struct Desk {
+pub struct Decisions {
     ledger: Ledger,
 }
 
-impl Desk {
+impl Decisions {
     pub fn new(ledger: Ledger) -> Self {
         Self { ledger }
     }

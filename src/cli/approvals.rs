@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     app,
-    approval::Desk,
+    approval::Decisions,
     shown::pretty,
     store::{Approval, ApprovalFilter, Decided, Decision, Ledger},
 };
@@ -74,8 +74,8 @@ pub(super) struct DecisionArgs {
 pub(super) async fn approvals(file: &ConfigFile, command: ApprovalsCommand) -> Result<(), Failure> {
     let config = file.load()?;
     let ledger = Ledger::new(app::open_existing(&config.store).await?.store, config.store.timeout);
-    let desk = Desk::new(ledger.clone());
-    let operator = Operator { ledger, desk };
+    let decisions = Decisions::new(ledger.clone());
+    let operator = Operator { ledger, decisions };
     match command {
         ApprovalsCommand::List { all, function, after, json } => {
             operator.list(ApprovalFilter { all, function }, after, json).await
@@ -88,7 +88,7 @@ pub(super) async fn approvals(file: &ConfigFile, command: ApprovalsCommand) -> R
 
 struct Operator {
     ledger: Ledger,
-    desk: Desk,
+    decisions: Decisions,
 }
 
 impl Operator {
@@ -99,7 +99,7 @@ impl Operator {
         };
         let mut lines = vec![["CALL", "FUNCTION", "ASKED", "STATE", "BY", "REASON"].map(str::to_owned).to_vec()];
         loop {
-            let page = self.desk.list(&filter, last.as_ref()).await.context(calls::READ)?;
+            let page = self.decisions.list(&filter, last.as_ref()).await.context(calls::READ)?;
             if json {
                 print(&page.iter().map(|approval| json_line(&to_json(approval))).collect::<String>())?;
             }
@@ -151,7 +151,7 @@ impl Operator {
     async fn decide_one(&self, name: &str, args: &DecisionArgs, approve: bool) -> anyhow::Result<()> {
         let approval = self.find(name).await?;
         let (by, reason) = (args.by.clone().unwrap_or_else(calls::person), args.reason.as_deref());
-        let decided = self.desk.decide(approval.key, Some(approval.asked_at), approve, &by, reason).await;
+        let decided = self.decisions.decide(approval.key, Some(approval.asked_at), approve, &by, reason).await;
         match decided.context("cannot decide")? {
             Decided::Done(approval) => {
                 let next = if approve { "approved: its handler starts" } else { "denied: the agent is told" };
@@ -170,7 +170,7 @@ impl Operator {
 
     async fn find(&self, name: &str) -> anyhow::Result<Approval> {
         let row = calls::find(self.ledger.store(), name).await?;
-        let found = self.desk.find(&row.key).await.context(calls::READ)?;
+        let found = self.decisions.find(&row.key).await.context(calls::READ)?;
         found.ok_or_else(|| anyhow!("nobody was asked about {}", escape(&row.key.to_string())))
     }
 }

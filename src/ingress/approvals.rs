@@ -18,7 +18,7 @@ use serde::Deserialize;
 use tower_http::timeout::TimeoutLayer;
 
 use crate::{
-    approval::{Desk, notify::Links},
+    approval::{Decisions, notify::Links},
     function::Live,
     session::CallKey,
     shown::{escape, pretty},
@@ -33,7 +33,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// What the page works with.
 pub struct Approvals {
     pub links: Links,
-    pub desk: Desk,
+    pub decisions: Decisions,
     /// For what a function says of itself.
     pub functions: Arc<Live>,
 }
@@ -87,7 +87,7 @@ async fn decide(
     };
     let by = if by.trim().is_empty() { "link".to_owned() } else { format!("{by} (link)") };
     let approve = decision == Verdict::Approve;
-    let decided = approvals.desk.decide(key, Some(approval.asked_at), approve, &by, Some(&reason)).await;
+    let decided = approvals.decisions.decide(key, Some(approval.asked_at), approve, &by, Some(&reason)).await;
     match decided {
         Ok(Decided::Done(approval)) => approvals.shown(StatusCode::OK, &approval),
         Ok(Decided::Already(approval)) => approvals.shown(StatusCode::CONFLICT, &approval),
@@ -102,7 +102,7 @@ impl Approvals {
         let Ok(Path(token)) = token else { return Err(unknown()) };
         let named = self.links.read(&token).await.map_err(|error| away(&error))?;
         let (key, asked_at) = named.ok_or_else(unknown)?;
-        let found = self.desk.find(&key).await.map_err(|error| away(&error))?;
+        let found = self.decisions.find(&key).await.map_err(|error| away(&error))?;
         let found = found.filter(|approval| approval.asked_at == asked_at).ok_or_else(unknown)?;
         Ok((key, found))
     }
