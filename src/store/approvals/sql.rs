@@ -54,14 +54,16 @@ pub(in crate::store) fn find() -> String {
 }
 
 pub(in crate::store) const OPEN: &str = "
+    WITH undecided AS MATERIALIZED (
+        SELECT a.notify_at,
+               a.expires_at > $1 AND EXISTS (
+                   SELECT 1 FROM calls AS c
+                   WHERE c.platform = a.platform AND c.session = a.session AND c.turn = a.turn
+                     AND c.call_id = a.call_id AND c.state = 'waiting' AND c.approval = 'pending') AS waits
+        FROM approvals AS a WHERE a.decision IS NULL)
     SELECT count(CASE WHEN waits THEN 1 END) AS pending, count(CASE WHEN NOT waits THEN 1 END) AS ended,
            count(CASE WHEN waits AND notify_at <= $1 THEN 1 END) AS notices
-    FROM (SELECT a.notify_at,
-                 a.expires_at > $1 AND EXISTS (
-                     SELECT 1 FROM calls AS c
-                     WHERE c.platform = a.platform AND c.session = a.session AND c.turn = a.turn
-                       AND c.call_id = a.call_id AND c.state = 'waiting' AND c.approval = 'pending') AS waits
-          FROM approvals AS a WHERE a.decision IS NULL) AS undecided";
+    FROM undecided";
 
 pub(in crate::store) const CLOSE: &str = "
     UPDATE approvals AS a
