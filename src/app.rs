@@ -20,7 +20,7 @@ pub use self::builder::Builder;
 use self::{builder::Code, reload::Reload};
 use crate::{
     admin::{self, Readiness},
-    approval::{Decisions, notify::Links},
+    approval::notify::Links,
     callback::{self, Callbacks},
     config::{self, Config},
     function::{self, Live, Registry, Serves, source::Source},
@@ -152,7 +152,7 @@ impl App {
         let approvals = match (&ledger, public_url) {
             (Some(ledger), Some(url)) if role != Role::Worker => Some(Approvals {
                 links: Links::new(ledger.clone(), url),
-                decisions: Decisions::new(ledger.clone()),
+                ledger: ledger.clone(),
                 functions: functions.clone(),
             }),
             _ => None,

@@ -94,7 +94,7 @@ pub(in crate::store) const NOTICED: &str = "
 pub(in crate::store) fn listing<DB: Database>(
     now: i64,
     filter: &ApprovalFilter,
-    after: Option<&Approval>,
+    after: Option<&(i64, CallKey)>,
     limit: usize,
 ) -> QueryBuilder<DB>
 where
@@ -117,7 +117,7 @@ where
         query.push(" AND a.function = ").push_bind(function.clone());
     }
     let (comparison, order) = if filter.all { ("<", "DESC") } else { (">", "ASC") };
-    if let Some(Approval { key, asked_at, .. }) = after {
+    if let Some((asked_at, key)) = after {
         query.push(format_args!(" AND (a.asked_at, a.platform, a.session, a.turn, a.call_id) {comparison} ("));
         query.push_bind(*asked_at);
         for part in [&key.session.platform, &key.session.session, &key.turn, &key.call_id] {

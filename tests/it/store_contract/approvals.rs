@@ -202,7 +202,7 @@ async fn approvals_are_listed_in_order_page_by_page(store: Arc<dyn Store>) {
             let page = store.approvals(&filter, last.as_ref(), 2).await.unwrap();
             names.extend(page.iter().map(|a| a.key.call_id.trim_start_matches("call_").parse::<u8>().unwrap()));
             match page.into_iter().last() {
-                Some(end) => last = Some(end),
+                Some(end) => last = Some(end.place()),
                 None => return names,
             }
         }
