@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 const SECRET: &str = "whsec_YmVuY2gtc2VjcmV0LW9mLTI0LWJ5dGVz";
 const NOW: i64 = 1_796_000_000;
 const EVENT: &str = r#"{"id":"evt_1","object":"event","created_at":1796000000,"type":"agent.session.action_required","data":{"id":"sess_1","required_action":{"type":"function_call"}}}"#;
-const ARGUMENTS: &str = r#""{\"order_id\":\"4711\",\"items\":[{\"sku\":\"a-1\",\"count\":3},{\"sku\":\"b-2\",\"count\":1}]}""#;
+const ARGUMENTS: &str =
+    r#""{\"order_id\":\"4711\",\"items\":[{\"sku\":\"a-1\",\"count\":3},{\"sku\":\"b-2\",\"count\":1}]}""#;
 
 fn main() {
     divan::main();

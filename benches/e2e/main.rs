@@ -33,11 +33,12 @@ async fn main() {
     let time = Duration::from_secs(seconds);
     let platform = Platform::start().await;
 
-    println!("| queue and store | jobs/s | CPU-s per 1000 jobs | result p50 / p90 / p99 ms at {OPEN}/s | ingress p50 / p99 ms at {OPEN}/s | RSS MB |");
+    println!(
+        "| queue and store | jobs/s | CPU-s per 1000 jobs | result p50 / p90 / p99 ms at {OPEN}/s | ingress p50 / p99 ms at {OPEN}/s | RSS MB |"
+    );
     println!("| --- | --- | --- | --- | --- | --- |");
     row("embedded, SQLite", System::embedded(&platform).await, &platform, time).await;
-    let (Ok(amqp), Ok(postgres)) =
-        (std::env::var("ACTIOND_TEST_AMQP_URL"), std::env::var("ACTIOND_TEST_POSTGRES_URL"))
+    let (Ok(amqp), Ok(postgres)) = (std::env::var("ACTIOND_TEST_AMQP_URL"), std::env::var("ACTIOND_TEST_POSTGRES_URL"))
     else {
         println!("\nOver RabbitMQ and PostgreSQL:  eval \"$(tests/services start)\"; cargo bench --bench e2e");
         return;
@@ -49,7 +50,10 @@ async fn main() {
     let ingress = System::ingress(&platform, &amqp).await;
     let load = Arc::new(Load::new(&ingress, platform.clone()));
     let accepted = load.accepted(WINDOW, time).await;
-    println!("\nPublishes with confirm, {WINDOW} in flight: the broker alone {alone:.0}/s, through the ingress {accepted:.0}/s ({:.2} of it)", accepted / alone);
+    println!(
+        "\nPublishes with confirm, {WINDOW} in flight: the broker alone {alone:.0}/s, through the ingress {accepted:.0}/s ({:.2} of it)",
+        accepted / alone
+    );
 }
 
 async fn row(name: &str, system: System, platform: &Arc<Platform>, time: Duration) {
