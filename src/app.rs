@@ -25,7 +25,7 @@ use self::{
 };
 use crate::{
     admin::{self, Readiness},
-    approval::{Desk, notify::Links},
+    approval::notify::Links,
     callback::{self, Callbacks},
     config::{self, Config},
     function::{self, Live, Registry, Serves, source::Source},
@@ -159,7 +159,7 @@ impl App {
         let approvals = match (&ledger, public_url) {
             (Some(ledger), Some(url)) if role != Role::Worker => Some(Approvals {
                 links: Links::new(ledger.clone(), url),
-                desk: Desk::new(ledger.clone()),
+                ledger: ledger.clone(),
                 functions: functions.clone(),
             }),
             _ => None,
