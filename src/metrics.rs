@@ -43,6 +43,7 @@ struct Inner {
     submissions: Counter<u64>,
     swept_sessions: Counter<u64>,
     config_reloads: Counter<u64>,
+    webhook_secrets: Counter<u64>,
     handovers: Counter<u64>,
     pool_sessions: Gauge<u64>,
     pool_workers: Gauge<u64>,
@@ -82,6 +83,12 @@ impl Metrics {
     /// `actiond_webhooks_total{platform,outcome}`: queued, ignored, malformed, signature, unavailable, too_large.
     pub fn webhook(&self, platform: &str, outcome: &'static str) {
         self.inner.webhooks.add(1, &[label("platform", platform), KeyValue::new("outcome", outcome)]);
+    }
+
+    /// `actiond_webhook_secrets_total{platform,secret}`: the place of the first secret that a webhook's signature matched.
+    pub fn webhook_secret(&self, platform: &str, secret: usize) {
+        let labels = [label("platform", platform), label("secret", &secret.to_string())];
+        self.inner.webhook_secrets.add(1, &labels);
     }
 
     /// `actiond_publish_seconds`
@@ -230,6 +237,10 @@ impl Inner {
             submissions: counter("actiond_submissions", "Results posted to a platform, by outcome."),
             swept_sessions: counter("actiond_swept_sessions", "Sessions that waited and that only a sweep found."),
             config_reloads: counter("actiond_config_reloads", "Looks at a changed config file, by outcome."),
+            webhook_secrets: counter(
+                "actiond_webhook_secrets",
+                "Webhooks by the place of the secret that signed them.",
+            ),
             handovers: counter("actiond_handovers", "Sessions given to the workers of a pool."),
             pool_sessions: gauge("actiond_pool_sessions", "Sessions that no worker of their pool has taken yet."),
             pool_workers: gauge("actiond_pool_workers", "Workers that take the sessions of a pool."),
@@ -262,6 +273,7 @@ mod tests {
         metrics.submission("openai", "accepted");
         metrics.swept("openai", 2);
         metrics.config_reload("applied");
+        metrics.webhook_secret("openai", 1);
         metrics.handed_over("gpu");
         metrics.pool("gpu", 3, 0);
         metrics.callback("aivax", "answered");
@@ -298,6 +310,7 @@ mod tests {
                 "actiond_submissions_total counter",
                 "actiond_swept_sessions_total counter",
                 "actiond_unknown_function_total counter",
+                "actiond_webhook_secrets_total counter",
                 "actiond_webhooks_total counter",
             ]
         );

@@ -8,7 +8,10 @@ use std::{ops::RangeInclusive, time::Duration};
 use async_trait::async_trait;
 use secrecy::SecretString;
 
-pub use self::{agents_api::AgentsApi, flavor::Flavor};
+pub use self::{
+    agents_api::{Access, AgentsApi, Endpoint, EndpointsError, Probe},
+    flavor::Flavor,
+};
 pub use crate::session::Submission;
 use crate::session::{CallKey, Session, SessionKey, ToolResult};
 

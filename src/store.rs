@@ -5,6 +5,7 @@
 
 mod group;
 mod history;
+mod inspect;
 mod judge;
 mod ledger;
 mod operator;
@@ -19,6 +20,7 @@ use secrecy::SecretString;
 pub(crate) use self::group::Group;
 pub use self::{
     history::Origin,
+    inspect::{Inspection, Schema, inspect},
     ledger::Ledger,
     operator::{CallRow, Details, Filter, Reset, STATES},
     postgres::Postgres,

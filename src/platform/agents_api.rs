@@ -1,5 +1,7 @@
 //! OpenAI's Agents API and whoever speaks it: sessions, their required actions, tool results as input events.
 
+mod endpoints;
+mod probe;
 mod wire;
 
 use std::{
@@ -17,6 +19,10 @@ use reqwest::{
 use secrecy::{ExposeSecret, SecretString};
 use tracing::{debug, warn};
 
+pub use self::{
+    endpoints::{Endpoint, EndpointsError},
+    probe::{Access, Probe},
+};
 use super::{Error, Flavor, Page, Platform, Submission, Submitted};
 use crate::{
     http::{read_capped, retry_after},
@@ -61,13 +67,7 @@ impl AgentsApi {
             .map_err(|_| "api_key: has characters that no header can carry".to_owned())?;
         authorization.set_sensitive(true);
         let headers = HeaderMap::from_iter([(AUTHORIZATION, authorization), (USER_AGENT, AGENT), BETA]);
-        Ok(Self {
-            name: name.into(),
-            base_url: url,
-            headers,
-            client,
-            flavor: Flavor::OpenAi,
-        })
+        Ok(Self { name: name.into(), base_url: url, headers, client, flavor: Flavor::OpenAi })
     }
 
     /// Speaks to a platform that differs from OpenAI.

@@ -12,8 +12,7 @@ use sqlx::{
 
 use super::{
     Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Config, Details, Due, Error, Filter, Mark, Note, Reset,
-    Result, Store, Taken, Unfinished,
-    history,
+    Result, Store, Taken, Unfinished, history,
     judge::{Move, Row, Verdict, in_millis, judge, judge_late},
 };
 use crate::session::{CallKey, SessionKey};
@@ -83,18 +82,22 @@ impl Postgres {
     }
 }
 
+/// What makes the schema.
+pub(super) fn migrator() -> Migrator {
+    let first = Migration::new(
+        1,
+        "calls and due times".into(),
+        MigrationType::Simple,
+        sqlx::SqlSafeStr::into_sql_str(include_str!("migrations/postgres.sql")),
+        false,
+    );
+    Migrator { migrations: vec![first].into(), ..Migrator::DEFAULT }
+}
+
 #[async_trait]
 impl Store for Postgres {
     async fn migrate(&self) -> Result<()> {
-        let first = Migration::new(
-            1,
-            "calls and due times".into(),
-            MigrationType::Simple,
-            sqlx::SqlSafeStr::into_sql_str(include_str!("migrations/postgres.sql")),
-            false,
-        );
-        let migrator = Migrator { migrations: vec![first].into(), ..Migrator::DEFAULT };
-        migrator.run(&self.pool).await.map_err(Error::new)
+        migrator().run(&self.pool).await.map_err(Error::new)
     }
 
     async fn claim(&self, requests: &[ClaimRequest]) -> Result<Vec<Claim>> {

@@ -5,6 +5,7 @@
 mod aivax;
 mod crash;
 mod demo;
+mod doctor;
 mod endings;
 mod faults;
 mod flow;
@@ -24,7 +25,9 @@ mod rig;
 mod rolling;
 mod sdk;
 mod services;
+mod shell;
 mod store_contract;
+mod subscription;
 mod sweep;
 mod telemetry;
 mod tools;

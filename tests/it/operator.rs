@@ -36,14 +36,14 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    fn lines(&self) -> Vec<Value> {
+    pub(crate) fn lines(&self) -> Vec<Value> {
         assert_eq!(self.status, 0, "{}{}", self.out, self.err);
         self.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }
 
 /// Runs `actiond` with words that are separated by blanks, and `last` as it is.
-async fn actiond_with(rig: &Rig, words: &str, last: &[&str]) -> Ended {
+pub(crate) async fn actiond_with(rig: &Rig, words: &str, last: &[&str]) -> Ended {
     let mut command = Command::new(env!("CARGO_BIN_EXE_actiond"));
     command.args(words.split(' ')).args(last).args(["--config", &rig.config_file()]);
     command.env_remove("RUST_LOG").stdin(Stdio::null());
