@@ -6,7 +6,10 @@ use axum::{
     routing::{get, post},
 };
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, process::Command};
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    process::Command,
+};
 
 use crate::{
     operator::actiond,
@@ -35,9 +38,12 @@ fn all(findings: &[Value], expected: &[(&str, &str, &str)]) {
     }
 }
 
-/// An address that nobody listens on.
-async fn closed() -> String {
-    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string()
+/// An address that nobody listens on, and nobody can as long as the socket lives.
+fn closed() -> (TcpSocket, String) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    (socket, address)
 }
 
 #[tokio::test]
@@ -77,13 +83,13 @@ async fn what_works_is_found_to_work() {
 
 #[tokio::test]
 async fn what_is_away_or_wrong_is_found_with_its_remedy() {
-    let (broker, database, host) = (closed().await, closed().await, closed().await);
+    let [(_one, broker), (_two, database), (_three, host), (_four, other)] = [closed(), closed(), closed(), closed()];
     let mut rig = Setup::new(Pair::RabbitPostgres)
         .queue_url(format!("amqp://user:s3cret@{broker}/%2F"))
         .store_url(format!("postgres://user:s3cret@{database}/x"))
         .function("a", &format!("handler: {{ type: http, url: \"http://{host}/a\" }}"))
         .function("b", "handler: { type: command, command: [no-such-program] }")
-        .function("c", &format!("handler: {{ type: http, url: \"http://{}/c\" }}\npool: gpu", closed().await))
+        .function("c", &format!("handler: {{ type: http, url: \"http://{other}/c\" }}\npool: gpu"))
         .extra("worker: { pools: [gpu] }")
         .prepare()
         .await;
