@@ -1,9 +1,11 @@
 //! What a person types: arguments in, exit status out. 0 done, 1 failed, 2 wrong usage or bad config.
 
+mod approvals;
 mod call;
 mod calls;
 mod dead;
 mod doctor;
+mod export;
 mod files;
 mod send;
 mod serve;
@@ -94,6 +96,14 @@ enum Command {
         config: ConfigFile,
         #[command(subcommand)]
         command: calls::CallsCommand,
+    },
+    /// See calls that wait for a person; approve or deny them
+    #[command(after_help = "Example:  actiond approvals list")]
+    Approvals {
+        #[command(flatten)]
+        config: ConfigFile,
+        #[command(subcommand)]
+        command: approvals::ApprovalsCommand,
     },
     /// See messages that were put aside; redrive or purge them
     #[command(after_help = "Example:  actiond dead list")]
@@ -211,6 +221,7 @@ async fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Send { config, args } => send::send(&config, args).await,
         Command::Calls { config, command } => calls::calls(&config, command).await,
+        Command::Approvals { config, command } => approvals::approvals(&config, command).await,
         Command::Dead { config, command } => dead::dead(&config, command).await,
         Command::Migrate { config } => files::migrate(&config).await,
         Command::Subscription { config, platform, command } => {

@@ -44,6 +44,8 @@ struct Inner {
     swept_sessions: Counter<u64>,
     config_reloads: Counter<u64>,
     webhook_secrets: Counter<u64>,
+    approvals: Counter<u64>,
+    approvals_pending: Gauge<u64>,
     handovers: Counter<u64>,
     pool_sessions: Gauge<u64>,
     pool_workers: Gauge<u64>,
@@ -189,6 +191,16 @@ impl Metrics {
     pub fn swept(&self, platform: &str, sessions: u64) {
         self.inner.swept_sessions.add(sessions, &[label("platform", platform)]);
     }
+
+    /// `actiond_approvals_total{function,outcome}`: asked, approved, denied, expired, withdrawn.
+    pub fn approval(&self, function: &str, outcome: &'static str) {
+        self.inner.approvals.add(1, &[label("function", function), KeyValue::new("outcome", outcome)]);
+    }
+
+    /// `actiond_approvals_pending`: calls that somebody may decide now, in the whole store.
+    pub fn approvals_pending(&self, count: u64) {
+        self.inner.approvals_pending.record(count, &[]);
+    }
 }
 
 impl Default for Metrics {
@@ -241,6 +253,8 @@ impl Inner {
                 "actiond_webhook_secrets",
                 "Webhooks by the place of the secret that signed them.",
             ),
+            approvals: counter("actiond_approvals", "Calls that waited for a person, by what became of them."),
+            approvals_pending: gauge("actiond_approvals_pending", "Calls that wait for a person's approval."),
             handovers: counter("actiond_handovers", "Sessions given to the workers of a pool."),
             pool_sessions: gauge("actiond_pool_sessions", "Sessions that no worker of their pool has taken yet."),
             pool_workers: gauge("actiond_pool_workers", "Workers that take the sessions of a pool."),
@@ -278,6 +292,8 @@ mod tests {
         metrics.pool("gpu", 3, 0);
         metrics.callback("aivax", "answered");
         metrics.function_source("0:h", "fetched");
+        metrics.approval("f", "asked");
+        metrics.approvals_pending(1);
         metrics
     }
 
@@ -291,6 +307,8 @@ mod tests {
         assert_eq!(
             types,
             [
+                "actiond_approvals_pending gauge",
+                "actiond_approvals_total counter",
                 "actiond_broker_up gauge",
                 "actiond_callbacks_total counter",
                 "actiond_calls_in_flight gauge",

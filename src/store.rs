@@ -3,6 +3,7 @@
 //! Every write takes many rows, because commits are the largest cost of this job: [`Ledger`] groups what concurrent calls
 //! write. Durations cross this boundary, never instants: the database's clock alone says what has run out.
 
+mod approvals;
 mod group;
 mod history;
 mod inspect;
@@ -10,7 +11,9 @@ mod judge;
 mod ledger;
 mod operator;
 mod postgres;
+mod prune;
 mod sqlite;
+mod step;
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,12 +22,15 @@ use secrecy::SecretString;
 
 pub(crate) use self::group::Group;
 pub use self::{
+    approvals::{Approval, ApprovalFilter, Approvals, Ask, Decide, Decided, Decision, Open},
     history::Origin,
     inspect::{Inspection, Schema, inspect},
     ledger::Ledger,
     operator::{CallRow, Details, Filter, Reset, STATES},
     postgres::Postgres,
+    prune::Pruned,
     sqlite::{Database, Sqlite},
+    step::Step,
 };
 use crate::session::{CallKey, IfInterrupted, SessionKey, Submission};
 
@@ -37,6 +43,8 @@ pub struct Config {
     pub max_connections: u32,
     /// How long one statement may take before the store counts as away.
     pub timeout: Duration,
+    /// How long calls are kept that have ended; for good where there is none.
+    pub retention: Option<Duration>,
 }
 
 /// The store could not answer: away, full, or out of time. Trying again later is right.
@@ -82,6 +90,10 @@ pub enum Claim {
     Stored(Stored),
     /// Somebody has it, or it is not due: look again after this time.
     Busy(Duration),
+    /// An operator denied the call before its handler was started: answer that.
+    Denied(Lease),
+    /// Nobody approved it in time: answer that.
+    Unapproved(Lease),
     /// It waits for somebody else (a result that comes later, an operator's decision), at most this long.
     Held(Duration),
     /// The platform refused its result for good.
@@ -101,6 +113,8 @@ pub struct Lease {
     pub generation: u32,
     /// What the handler kept in an attempt before.
     pub note: Option<String>,
+    /// A person approved it.
+    pub approved: bool,
 }
 
 /// A stored result: what is submitted, whoever submits it.
@@ -227,17 +241,16 @@ pub struct Taken {
 
 /// Rows in, rows out: each answer stands at its question's place.
 #[async_trait]
-pub trait Store: Send + Sync {
+pub trait Store: Approvals {
     /// Creates or updates the schema. Needed once before anything else.
     async fn migrate(&self) -> Result<()>;
 
-    async fn claim(&self, requests: &[ClaimRequest]) -> Result<Vec<Claim>>;
+    /// Takes steps of different calls, all in one commit. `false` for a claim of a call that was claimed before, which must
+    /// be contested; and where somebody else holds a higher fence by now, or the call is settled.
+    async fn take(&self, steps: &[Step]) -> Result<Vec<bool>>;
 
-    /// `false` where somebody else holds a higher fence: that result is lost, theirs counts.
-    async fn complete(&self, completions: &[Completion]) -> Result<Vec<bool>>;
-
-    /// `false` where somebody else holds a higher fence, or the call is settled.
-    async fn mark(&self, marks: &[Mark]) -> Result<Vec<bool>>;
+    /// What a claim means for a call that was claimed before, and the right to it where it can be had.
+    async fn contest(&self, request: &ClaimRequest) -> Result<Claim>;
 
     /// Keeps a text for the call's next attempt, which then counts as its continuation whatever its function says of
     /// interruptions. `false` where somebody else holds the call.
@@ -265,7 +278,8 @@ pub trait Store: Send + Sync {
     async fn stranded(&self, platform: &str, reach: Duration, quiet: Duration, limit: usize)
     -> Result<Vec<SessionKey>>;
 
-    /// Which of the sessions are in hand: one of their handlers runs under a claim, or they are due `within` this time.
+    /// Which of the sessions are in hand: one of their handlers runs under a claim, one of their calls waits for somebody
+    /// else, or they are due `within` this time.
     async fn in_hand(&self, sessions: &[SessionKey], within: Duration) -> Result<Vec<bool>>;
 
     /// Notes when sessions are due; an earlier time that stands already is kept.
@@ -296,4 +310,8 @@ pub trait Store: Send + Sync {
     /// Gives a session's calls without a result fresh attempts and, if less is left, this much time. Whether they may run is
     /// judged as before.
     async fn revive(&self, session: &SessionKey, deadline: Duration) -> Result<()>;
+
+    /// Looks at `limit` calls that were first seen `older` ago, from the instant `from` on (Unix milliseconds, 0 for the
+    /// oldest), and deletes those that have ended and that nothing has touched since.
+    async fn prune(&self, older: Duration, from: i64, limit: usize) -> Result<Pruned>;
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     ConfigFile, Failure,
+    export::{ExportArgs, export},
     show::{age, escape, json_line, parse_age, print, table, time},
 };
 use crate::{
@@ -36,6 +37,9 @@ pub(super) enum CallsCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Write calls as JSON Lines, the oldest first
+    #[command(after_help = "Example:  actiond calls export --since 24h --state settled > calls.jsonl")]
+    Export(ExportArgs),
     /// Show one call
     #[command(after_help = "Example:  actiond calls show openai/sess_1/turn_1/call_1 --body")]
     Show {
@@ -125,6 +129,7 @@ pub(super) async fn calls(file: &ConfigFile, command: CallsCommand) -> Result<()
     let ledger = Operator { config, store };
     match command {
         CallsCommand::List { filter, limit, after, json } => ledger.list(filter, limit, after, json).await,
+        CallsCommand::Export(args) => export(&*ledger.store, args).await,
         CallsCommand::Show { call, body, json } => ledger.show(&call, body, json).await,
         CallsCommand::Retry { calls, json } => {
             ledger.reset_all(&calls, json, |deadline| Reset::Retry { deadline }).await
@@ -152,9 +157,9 @@ impl Operator {
             function: args.function,
             platform: args.platform,
             session: args.session,
-            call_id: None,
             older_than: args.older_than,
             newer_than: args.newer_than,
+            ..Filter::default()
         };
         let limit = limit as usize;
         let mut rows = self.store.calls(&filter, after.as_ref(), limit + 1).await.context(READ)?;
@@ -276,23 +281,27 @@ impl Operator {
         })
     }
 
-    /// The call that a person named, by its whole key or by a call id that is unique.
     async fn find(&self, name: &str) -> anyhow::Result<CallRow> {
-        let mut found = Vec::new();
-        for key in keys(name) {
-            found.extend(self.store.call(&key).await.context(READ)?.map(|details| details.row));
+        find(&*self.store, name).await
+    }
+}
+
+/// The call that a person named, by its whole key or by a call id that is unique.
+pub(super) async fn find(store: &dyn Store, name: &str) -> anyhow::Result<CallRow> {
+    let mut found = Vec::new();
+    for key in keys(name) {
+        found.extend(store.call(&key).await.context(READ)?.map(|details| details.row));
+    }
+    if found.is_empty() {
+        let filter = Filter { call_id: Some(name.to_owned()), ..Filter::default() };
+        found = store.calls(&filter, None, 2).await.context(READ)?;
+    }
+    match (found.pop(), found.pop()) {
+        (Some(row), None) => Ok(row),
+        (Some(_), Some(_)) => {
+            Err(anyhow!("several calls are named {}: use PLATFORM/SESSION/TURN/CALL_ID", escape(name)))
         }
-        if found.is_empty() {
-            let filter = Filter { call_id: Some(name.to_owned()), ..Filter::default() };
-            found = self.store.calls(&filter, None, 2).await.context(READ)?;
-        }
-        match (found.pop(), found.pop()) {
-            (Some(row), None) => Ok(row),
-            (Some(_), Some(_)) => {
-                Err(anyhow!("several calls are named {}: use PLATFORM/SESSION/TURN/CALL_ID", escape(name)))
-            }
-            (None, _) => Err(anyhow!("there is no call {}", escape(name))),
-        }
+        (None, _) => Err(anyhow!("there is no call {}", escape(name))),
     }
 }
 
@@ -313,12 +322,12 @@ fn event_line(entry: &Value) -> Vec<String> {
 }
 
 /// Who types, for histories.
-fn person() -> String {
+pub(super) fn person() -> String {
     let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
     format!("cli:{}", if user.is_empty() { "unknown" } else { &user })
 }
 
-const READ: &str = "cannot read the store; if it is new, actiond migrate creates its tables";
+pub(super) const READ: &str = "cannot read the store; if it is new, actiond migrate creates its tables";
 
 /// Every key that is displayed so: ids may have slashes themselves.
 fn keys(name: &str) -> Vec<CallKey> {
@@ -345,7 +354,7 @@ fn clip(text: &str) -> String {
 /// States in which a call is left alone until a time.
 const WAITS: [&str; 4] = ["claimed", "waiting", "retrying", "submitted"];
 
-fn to_json(row: &CallRow) -> Value {
+pub(super) fn to_json(row: &CallRow) -> Value {
     json!({
         "call": row.key.to_string(),
         "platform": &*row.key.session.platform,
@@ -359,6 +368,7 @@ fn to_json(row: &CallRow) -> Value {
         "generation": row.generation,
         "submissions": row.submissions,
         "success": row.success,
+        "approval": row.approval,
         "detail": row.detail,
         "idempotency_key": row.idempotency_key,
         "body_len": row.body_len,

@@ -1,5 +1,6 @@
 //! The ledger in SQLite.
 
+mod approvals;
 mod batches;
 mod database;
 mod operator;
@@ -17,7 +18,7 @@ use statements as sql;
 
 pub use self::database::Database;
 use super::{
-    Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Details, Due, Error, Filter, Mark, Note, Reset, Result,
+    Arrival, Arrived, CallRow, Claim, ClaimRequest, Details, Due, Error, Filter, Note, Pruned, Reset, Result, Step,
     Store, Taken, Unfinished, history,
     judge::{Row, Verdict, in_millis, judge, judge_late},
 };
@@ -52,33 +53,14 @@ impl Store for Sqlite {
         migrator().run(&self.database.reads).await.map_err(Error::new)
     }
 
-    async fn claim(&self, requests: &[ClaimRequest]) -> Result<Vec<Claim>> {
-        let requests = requests.to_vec();
-        self.database
-            .write(|db| {
-                Box::pin(async move {
-                    let fresh = batches::claim(db, &requests).await?;
-                    let mut claims = Vec::with_capacity(requests.len());
-                    for (request, fresh) in requests.iter().zip(fresh) {
-                        claims.push(match fresh {
-                            true => Claim::Run(request.first_lease()),
-                            false => contest(db, request).await?,
-                        });
-                    }
-                    Ok(claims)
-                })
-            })
-            .await
+    async fn take(&self, steps: &[Step]) -> Result<Vec<bool>> {
+        let steps = steps.to_vec();
+        self.database.write(|db| Box::pin(async move { batches::take(db, &steps).await })).await
     }
 
-    async fn complete(&self, completions: &[Completion]) -> Result<Vec<bool>> {
-        let completions = completions.to_vec();
-        self.database.write(|db| Box::pin(async move { batches::complete(db, &completions).await })).await
-    }
-
-    async fn mark(&self, marks: &[Mark]) -> Result<Vec<bool>> {
-        let marks = marks.to_vec();
-        self.database.write(|db| Box::pin(async move { batches::mark(db, &marks).await })).await
+    async fn contest(&self, request: &ClaimRequest) -> Result<Claim> {
+        let request = request.clone();
+        self.database.write(|db| Box::pin(async move { contest(db, &request).await })).await
     }
 
     async fn note(&self, note: &Note) -> Result<bool> {
@@ -260,6 +242,10 @@ impl Store for Sqlite {
     async fn revive(&self, session: &SessionKey, deadline: Duration) -> Result<()> {
         operator::revive(&self.database, session, deadline).await
     }
+
+    async fn prune(&self, older: Duration, from: i64, limit: usize) -> Result<Pruned> {
+        operator::prune(&self.database, older, from, limit).await
+    }
 }
 
 async fn clock(db: &mut SqliteConnection) -> Result<i64> {
@@ -333,6 +319,7 @@ fn read_row(row: &SqliteRow) -> Result<Row> {
         generation: row.try_get("generation")?,
         submissions: row.try_get("submissions")?,
         note: row.try_get("note")?,
+        approval: row.try_get("approval")?,
     })
 }
 

@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used)]
 
 mod aivax;
+mod approvals;
 mod crash;
 mod demo;
 mod doctor;
 mod endings;
+mod export;
 mod faults;
 mod flow;
 mod ingress;

@@ -57,7 +57,7 @@ pub(crate) async fn actiond(rig: &Rig, words: &str) -> Ended {
 }
 
 /// Repeats a listing until it has so many lines.
-async fn listed(rig: &Rig, words: &str, count: usize) -> Vec<Value> {
+pub(crate) async fn listed(rig: &Rig, words: &str, count: usize) -> Vec<Value> {
     let wait = async {
         loop {
             let lines = actiond(rig, words).await.lines();

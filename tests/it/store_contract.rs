@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use actiond::{
     session::{CallKey, IfInterrupted, SessionKey, Submission},
     store::{
-        Arrival, Arrived, Claim, ClaimRequest, Completion, Config, Database, Details, Due, Filter, Lease, Ledger, Mark, Note,
-        Origin, Postgres, Reset, Sqlite, Store, Stored, Transition,
+        Arrival, Arrived, Claim, ClaimRequest, Completion, Config, Database, Details, Due, Filter, Lease, Ledger, Mark,
+        Note, Origin, Postgres, Reset, Sqlite, Step, Store, Stored, Transition,
     },
 };
 use secrecy::SecretString;
@@ -17,18 +17,20 @@ macro_rules! over_every_store {
         mod sqlite {
             $(#[tokio::test]
             async fn $story() {
-                let (store, _folder) = super::sqlite_store().await;
+                let (store, _folder) = $crate::store_contract::sqlite_store().await;
                 super::$story(store).await;
             })*
         }
         mod postgres {
             $(#[tokio::test]
             async fn $story() {
-                super::$story(super::postgres_store().await).await;
+                super::$story($crate::store_contract::postgres_store().await).await;
             })*
         }
     };
 }
+
+mod approvals;
 
 over_every_store!(
     the_first_claim_runs_and_the_second_is_busy,
@@ -81,7 +83,7 @@ async fn postgres_store() -> Arc<dyn Store> {
 }
 
 fn config(url: &str) -> Config {
-    Config { url: SecretString::from(url), max_connections: 8, timeout: Duration::from_secs(10) }
+    Config { url: SecretString::from(url), max_connections: 8, timeout: Duration::from_secs(10), retention: None }
 }
 
 use crate::services::tempdir;
@@ -101,7 +103,7 @@ fn request(call: &str) -> ClaimRequest {
 }
 
 async fn claim(store: &Arc<dyn Store>, request: ClaimRequest) -> Claim {
-    store.claim(&[request]).await.unwrap().remove(0)
+    Ledger::new(store.clone(), LONG).claim(request).await.unwrap()
 }
 
 async fn run(store: &Arc<dyn Store>, request: ClaimRequest) -> Lease {
@@ -128,13 +130,13 @@ fn result(lease: &Lease, body: &[u8]) -> Completion {
 }
 
 async fn complete(store: &Arc<dyn Store>, completion: Completion) -> bool {
-    store.complete(&[completion]).await.unwrap()[0]
+    store.take(&[Step::Complete(completion)]).await.unwrap()[0]
 }
 
 async fn mark(store: &Arc<dyn Store>, lease: &Lease, transition: Transition) -> bool {
     let detail = Some("why\0".to_owned());
     let mark = Mark { detail, ..Mark::new(lease.key.clone(), lease.fence, transition) };
-    store.mark(&[mark]).await.unwrap()[0]
+    store.take(&[Step::Mark(mark)]).await.unwrap()[0]
 }
 
 async fn the_first_claim_runs_and_the_second_is_busy(store: Arc<dyn Store>) {
@@ -304,16 +306,16 @@ async fn many_claims_at_once_have_one_winner_each(store: Arc<dyn Store>) {
     let claims = (0..8).map(|worker| {
         let store = store.clone();
         tokio::spawn(async move {
-            let mut calls: Vec<_> = (0..50).map(|n| request(&format!("call_{n}"))).collect();
+            let mut calls: Vec<_> = (0..50).map(|n| Step::Claim(request(&format!("call_{n}")))).collect();
             if worker % 2 == 1 {
                 calls.reverse();
             }
-            store.claim(&calls).await.unwrap()
+            store.take(&calls).await.unwrap()
         })
     });
     let mut runs = 0;
     for claims in futures_util::future::join_all(claims).await {
-        runs += claims.unwrap().iter().filter(|claim| matches!(claim, Claim::Run(_))).count();
+        runs += claims.unwrap().into_iter().filter(|won| *won).count();
     }
     assert_eq!(runs, 50);
 }
@@ -579,7 +581,7 @@ async fn a_result_that_arrives_is_stored_once_and_makes_its_session_due(store: A
     let Claim::Stored(stored) = claim(&store, request("call_1")).await else { panic!("it is stored") };
     assert_eq!((stored.fence, stored.success, &*stored.submission.body), (2, true, &b"done"[..]));
     let settled = Mark::new(stored.key, stored.fence, Transition::Settled);
-    assert_eq!(store.mark(&[settled]).await.unwrap(), [true]);
+    assert_eq!(store.take(&[Step::Mark(settled)]).await.unwrap(), [true]);
     assert_eq!(store.arrive(&arrival("call_1", b"done")).await.unwrap(), Arrived::Repeated);
 }
 
@@ -626,11 +628,12 @@ async fn a_call_has_a_history_of_what_happened_to_it(store: Arc<dyn Store>) {
     let row = store.call(&key).await.unwrap().unwrap().row;
     assert!(store.reset(&row, &Reset::Resubmit { new_key: true }, "cli:me").await.unwrap());
     let stored = Stored { fence: row.fence + 1, ..result(&again, b"x").stored };
-    assert!(store.mark(&[Mark::new(stored.key, stored.fence, Transition::Settled)]).await.unwrap()[0]);
+    assert!(store.take(&[Step::Mark(Mark::new(stored.key, stored.fence, Transition::Settled))]).await.unwrap()[0]);
 
     let history = store.call(&key).await.unwrap().unwrap().history;
     let events: Vec<&str> = history.iter().filter_map(|entry| entry["event"].as_str()).collect();
-    let expected = ["claimed", "retrying", "claimed", "completed", "submission retry", "refused", "resubmit", "settled"];
+    let expected =
+        ["claimed", "retrying", "claimed", "completed", "submission retry", "refused", "resubmit", "settled"];
     assert_eq!(events, expected);
     assert_eq!(history[0]["cause"], "wh_1");
     assert_eq!((history[0]["attempt"].as_u64(), history[2]["attempt"].as_u64()), (Some(1), Some(2)));
@@ -650,10 +653,11 @@ async fn marks_of_one_call_that_come_at_once_all_count(store: Arc<dyn Store>) {
     let leases = [run(&store, request("call_1")).await, run(&store, request("call_2")).await];
     let ledger = Ledger::new(store.clone(), LONG);
     // The first mark keeps the group's only statement busy, so that the others share the next.
-    let transitions = [Transition::Renewed(LONG), Transition::Renewed(LONG), Transition::Renewed(LONG), Transition::Waiting];
-    let marks = transitions.into_iter().flat_map(|transition| {
-        leases.iter().map(move |lease| Mark::new(lease.key.clone(), lease.fence, transition))
-    });
+    let transitions =
+        [Transition::Renewed(LONG), Transition::Renewed(LONG), Transition::Renewed(LONG), Transition::Waiting];
+    let marks = transitions
+        .into_iter()
+        .flat_map(|transition| leases.iter().map(move |lease| Mark::new(lease.key.clone(), lease.fence, transition)));
     let marked = futures_util::future::join_all(marks.map(|mark| ledger.mark(mark))).await;
     assert!(marked.into_iter().all(|marked| marked.unwrap()));
     for lease in &leases {

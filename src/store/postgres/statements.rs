@@ -1,61 +1,20 @@
 //! The statements, each over arrays with one element a call. `now` is the database's clock in Unix milliseconds; an `entry` is
 //! what follows it in the call's history.
 
-pub(super) const CLAIM: &str = "
-    INSERT INTO calls (platform, session, turn, call_id, function, state, attempt, fence,
-                       until_at, deadline_at, created_at, updated_at, history)
-    SELECT platform, session, turn, call_id, function, 'claimed', 1, 1, now + lease, now + deadline, now, now,
-           '{\"at\":' || now || ',' || entry
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::text[])
-             AS asked (platform, session, turn, call_id, function, lease, deadline, entry),
-         (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
-    ON CONFLICT (platform, session, turn, call_id) DO NOTHING
-    RETURNING platform, session, turn, call_id";
-
 pub(super) const READ: &str = "
-    SELECT state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions, note,
+    SELECT state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions,
+           note, approval,
            (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
     FROM calls WHERE platform = $1 AND session = $2 AND turn = $3 AND call_id = $4";
 
 /// $5 and $6 are fence and state as they were read: whoever came between makes this miss.
 pub(super) const TAKE: &str = "
-    UPDATE calls SET state = $7, fence = fence + 1, attempt = attempt + 1, until_at = now + $8, updated_at = now,
-                     history = CASE WHEN length(history) > $10 THEN history ELSE history || '{\"at\":' || now || ',' || $9 END
+    UPDATE calls
+    SET state = $7, fence = fence + 1, attempt = attempt + 1, until_at = now + $8, updated_at = now,
+        approval = CASE WHEN state = 'waiting' AND approval = 'pending' THEN 'expired' ELSE approval END,
+        history = CASE WHEN length(history) > $10 THEN history ELSE history || '{\"at\":' || now || ',' || $9 END
     FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
     WHERE platform = $1 AND session = $2 AND turn = $3 AND call_id = $4 AND fence = $5 AND state = $6";
-
-/// A higher generation replaces a stored result that the platform found too large.
-pub(super) const COMPLETE: &str = "
-    UPDATE calls AS c
-    SET state = 'completed', success = given.success, body = given.body, idempotency_key = given.idempotency_key,
-        generation = given.generation, detail = given.detail, updated_at = now,
-        history = CASE WHEN length(c.history) > $12 THEN c.history
-                       ELSE c.history || '{\"at\":' || now || ',' || given.entry END
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::boolean[], $7::bytea[], $8::text[],
-                $9::bigint[], $10::text[], $11::text[])
-             WITH ORDINALITY AS given (platform, session, turn, call_id, fence, success, body, idempotency_key,
-                                       generation, detail, entry, place),
-         (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
-    WHERE c.platform = given.platform AND c.session = given.session AND c.turn = given.turn
-      AND c.call_id = given.call_id AND c.fence = given.fence
-      AND (c.state = 'claimed' OR (c.state IN ('completed', 'submitted') AND given.generation > c.generation))
-    RETURNING place";
-
-pub(super) const MARK: &str = "
-    UPDATE calls AS c
-    SET state = given.state, until_at = now + given.until, submissions = c.submissions + given.accepted,
-        detail = coalesce(given.detail, c.detail), attempt = c.attempt + given.attempts, updated_at = now,
-        history = CASE WHEN given.entry IS NULL OR length(c.history) > $12 THEN c.history
-                       ELSE c.history || '{\"at\":' || now || ',' || given.entry END
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bigint[], $8::bigint[],
-                $9::text[], $10::bigint[], $11::text[])
-             WITH ORDINALITY AS given (platform, session, turn, call_id, fence, state, until, accepted, detail,
-                                       attempts, entry, place),
-         (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
-    WHERE c.platform = given.platform AND c.session = given.session AND c.turn = given.turn
-      AND c.call_id = given.call_id AND c.fence = given.fence AND c.state <> 'settled'
-      AND (given.state <> 'claimed' OR c.state = 'claimed')
-    RETURNING place";
 
 /// What a handler keeps for its next attempt, while it holds the call.
 pub(super) const NOTE: &str = "
@@ -76,6 +35,7 @@ pub(super) const ARRIVE: &str = "
     FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
     WHERE platform = $1 AND session = $2 AND turn = $3 AND call_id = $4 AND body IS NULL
       AND state IN ('claimed', 'retrying', 'waiting', 'interrupted') AND deadline_at > now
+      AND (approval IS NULL OR approval <> 'pending')
     RETURNING function";
 
 pub(super) const NEW_SECRET: &str = "INSERT INTO secrets (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING";
@@ -84,7 +44,8 @@ pub(super) const SECRET: &str = "SELECT value FROM secrets WHERE name = $1";
 
 pub(super) const UNFINISHED: &str = "
     SELECT platform, session, turn, call_id,
-           state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions, note
+           state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions,
+           note, approval
     FROM calls WHERE platform = $1 AND session = $2 AND state NOT IN ('settled', 'refused', 'obsolete')";
 
 /// $1 platform, $2 reach, $3 quiet, $4 limit.
@@ -105,7 +66,9 @@ pub(super) const IN_HAND: &str = "
                   WHERE d.platform = asked.platform AND d.session = asked.session AND d.at <= now + $3)
        OR EXISTS (SELECT FROM calls AS c
                   WHERE c.platform = asked.platform AND c.session = asked.session
-                    AND c.state = 'claimed' AND c.until_at > now)";
+                    AND (c.state = 'claimed' AND c.until_at > now
+                         OR c.state = 'waiting'
+                            AND CASE WHEN c.approval = 'pending' THEN c.until_at ELSE c.deadline_at END > now))";
 
 pub(super) const POSTPONE: &str = "
     INSERT INTO due AS d (platform, session, at, tries, accepted_at, traceparent)
