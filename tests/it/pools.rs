@@ -6,7 +6,7 @@ use actiond::sandbox::Rule;
 use sqlx::Connection as _;
 
 use crate::{
-    operator::actiond,
+    operator::{actiond, listed},
     rig::{Daemon, Pair, Reply, Rig, Setup},
     services,
 };
@@ -71,6 +71,18 @@ async fn a_pinned_function_that_fails_is_tried_again_in_its_pool_and_may_answer_
     let session = rig.settled(&id).await;
     assert_eq!(session.answer(), Some("draw: a picture"));
     assert_eq!(rig.handler.requests("draw").len(), 2);
+}
+
+#[tokio::test]
+async fn a_pinned_call_that_somebody_approves_starts_in_its_pool() {
+    let asks = format!("{WHO}\npool: gpu\napproval: {{ required: true }}");
+    let rig = setup("").function("asks", &asks).start().await;
+    let _gpu = pool(&rig, "gpu").await;
+    let id = rig.session("call asks & call who").await;
+    let asked = listed(&rig, "approvals list --json", 1).await.remove(0);
+    let approve = format!("approvals approve {} --by alice", asked["call"].as_str().unwrap());
+    assert_eq!(actiond(&rig, &approve).await.status, 0);
+    assert_eq!(rig.settled(&id).await.answer(), Some("asks: gpu\nwho: common"));
 }
 
 #[tokio::test]
