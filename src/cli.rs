@@ -4,11 +4,14 @@ mod approvals;
 mod call;
 mod calls;
 mod dead;
+mod doctor;
 mod export;
 mod files;
 mod send;
 mod serve;
+mod shell;
 mod show;
+mod subscription;
 mod tools;
 
 use std::{
@@ -61,8 +64,14 @@ enum Command {
         #[command(flatten)]
         config: ConfigFile,
         /// Ask the daemon that runs here with this config whether it is alive, for a container's health check
-        #[arg(long)]
+        #[arg(long, conflicts_with = "online")]
         live: bool,
+        /// Also look at what it names: broker, store, platforms with key and clock, handlers; changes nothing
+        #[arg(long)]
+        online: bool,
+        /// With --online: one JSON object per finding
+        #[arg(long, requires = "online")]
+        json: bool,
     },
     /// Validate arguments, run one handler, and print the result that would be sent
     #[command(after_help = "Example:  actiond call lookup_order --args '{\"order_id\":\"42\"}'")]
@@ -109,6 +118,23 @@ enum Command {
         #[command(flatten)]
         config: ConfigFile,
     },
+    /// Register at the platform where it sends webhooks; test, rotate the secret
+    #[command(after_help = "Example:  actiond subscription create --secret-file webhook-secret")]
+    Subscription {
+        #[command(flatten)]
+        config: ConfigFile,
+        /// Whose endpoints, if the config has several platforms
+        #[arg(long, global = true, value_name = "NAME")]
+        platform: Option<String>,
+        #[command(subcommand)]
+        command: subscription::SubscriptionCommand,
+    },
+    /// Print completions for a shell
+    #[command(after_help = "Example:  actiond completions bash > ~/.local/share/bash-completion/completions/actiond")]
+    Completions { shell: clap_complete::Shell },
+    /// Print a manual page, or write all of them
+    #[command(after_help = "Example:  actiond man calls list | man -l -")]
+    Man(shell::ManArgs),
 }
 
 /// Where the config is.
@@ -184,8 +210,9 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Serve { config, role, pool } => serve::serve(&config, role, pool).await,
         Command::Demo(args) => Ok(demo::run(args).await?),
         Command::Init { config, force } => files::init(config.path(), force),
-        Command::Check { config, live: false } => files::check(&config),
-        Command::Check { config, live: true } => files::live(&config).await,
+        Command::Check { config, live: true, .. } => files::live(&config).await,
+        Command::Check { config, online: true, json, .. } => doctor::check(&config, json).await,
+        Command::Check { config, .. } => files::check(&config),
         Command::Call(args) => call::call(args).await,
         Command::Tools(args) => tools::tools(args),
         Command::Sandbox(args) => {
@@ -197,6 +224,11 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Approvals { config, command } => approvals::approvals(&config, command).await,
         Command::Dead { config, command } => dead::dead(&config, command).await,
         Command::Migrate { config } => files::migrate(&config).await,
+        Command::Subscription { config, platform, command } => {
+            subscription::subscription(&config, platform.as_deref(), command).await
+        }
+        Command::Completions { shell } => shell::completions(shell),
+        Command::Man(args) => shell::man(&args.words, args.out.as_deref()),
     }
 }
 

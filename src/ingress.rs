@@ -155,6 +155,7 @@ impl Ingress {
         let body = timeout(self.body_timeout, read(body, self.max_body)).await.map_err(|_| Rejected::TooSlow)??;
         let now = (self.clock)().duration_since(UNIX_EPOCH).unwrap_or_default();
         let verified = verify(verifier, &head.headers, &body, now)?;
+        self.metrics.webhook_secret(platform, verified.secret);
         match event::parse(&body).map_err(Rejected::Malformed)? {
             Event::Ignored { kind } => {
                 debug!(event.kind = %kind.escape_debug(), "webhook ignored");

@@ -46,6 +46,7 @@ struct Inner {
     watched: Gauge<u64>,
     other_actions: Counter<u64>,
     config_reloads: Counter<u64>,
+    webhook_secrets: Counter<u64>,
     approvals: Counter<u64>,
     approvals_pending: Gauge<u64>,
     handovers: Counter<u64>,
@@ -87,6 +88,12 @@ impl Metrics {
     /// `actiond_webhooks_total{platform,outcome}`: queued, ignored, malformed, signature, unavailable, too_large.
     pub fn webhook(&self, platform: &str, outcome: &'static str) {
         self.inner.webhooks.add(1, &[label("platform", platform), KeyValue::new("outcome", outcome)]);
+    }
+
+    /// `actiond_webhook_secrets_total{platform,secret}`: the place of the first secret that a webhook's signature matched.
+    pub fn webhook_secret(&self, platform: &str, secret: usize) {
+        let labels = [label("platform", platform), label("secret", &secret.to_string())];
+        self.inner.webhook_secrets.add(1, &labels);
     }
 
     /// `actiond_publish_seconds`
@@ -264,6 +271,10 @@ impl Inner {
             watched: gauge("actiond_watched_sessions", "Sessions whose live stream this process follows."),
             polls: counter("actiond_polls", "Readings of a platform's list that is polled, by outcome."),
             config_reloads: counter("actiond_config_reloads", "Looks at a changed config file, by outcome."),
+            webhook_secrets: counter(
+                "actiond_webhook_secrets",
+                "Webhooks by the place of the secret that signed them.",
+            ),
             approvals: counter("actiond_approvals", "Calls that waited for a person, by what became of them."),
             approvals_pending: gauge("actiond_approvals_pending", "Calls that wait for a person's approval."),
             handovers: counter("actiond_handovers", "Sessions given to the workers of a pool."),
@@ -301,6 +312,7 @@ mod tests {
         metrics.watched(4);
         metrics.other_action("openai", "mcp_approval_request", "seen");
         metrics.config_reload("applied");
+        metrics.webhook_secret("openai", 1);
         metrics.handed_over("gpu");
         metrics.pool("gpu", 3, 0);
         metrics.callback("aivax", "answered");
@@ -344,6 +356,7 @@ mod tests {
                 "actiond_swept_sessions_total counter",
                 "actiond_unknown_function_total counter",
                 "actiond_watched_sessions gauge",
+                "actiond_webhook_secrets_total counter",
                 "actiond_webhooks_total counter",
             ]
         );

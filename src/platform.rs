@@ -15,7 +15,11 @@ use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use secrecy::SecretString;
 
-pub use self::{agents_api::AgentsApi, flavor::Flavor, workflow_runs::WorkflowRuns};
+pub use self::{
+    agents_api::{Access, AgentsApi, Endpoint, EndpointsError, Probe},
+    flavor::Flavor,
+    workflow_runs::WorkflowRuns,
+};
 pub use crate::session::Submission;
 use crate::{
     handler::Sign,

@@ -54,6 +54,22 @@ pub struct Waiting {
     pub workers: u64,
 }
 
+/// What an operator finds at the broker.
+#[derive(Clone, Debug)]
+pub struct Inspection {
+    /// Where the broker tells it.
+    pub version: Option<String>,
+    /// What each part of the topology is called, and what it has; or why it is not there.
+    pub parts: Vec<(String, Result<Found, String>)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Those that nobody has taken; of queues only.
+    pub messages: Option<u64>,
+    pub consumers: Option<u64>,
+}
+
 /// A publish that is not known to be durable. The caller refuses the webhook (503), so that it is sent again.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]

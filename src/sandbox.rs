@@ -2,6 +2,7 @@
 
 mod agents;
 pub mod cli;
+mod endpoints;
 mod error;
 mod events;
 mod faults;
@@ -37,6 +38,7 @@ use tokio::{net::TcpListener, sync::broadcast};
 use tokio_util::sync::CancellationToken;
 
 use self::{
+    endpoints::Endpoint,
     error::ApiError,
     model::{Context, Effect, Ids},
     webhook::{Delivery, Sender},
@@ -102,7 +104,7 @@ impl Default for Config {
 /// A running platform. Needs a Tokio runtime as soon as it sends webhooks.
 pub struct Sandbox {
     config: Config,
-    sender: Option<Sender>,
+    sender: Option<Arc<Sender>>,
     state: Mutex<State>,
     journal: broadcast::Sender<Entry>,
     stop: CancellationToken,
@@ -110,6 +112,7 @@ pub struct Sandbox {
 
 struct State {
     agents: Vec<Value>,
+    endpoints: Vec<Endpoint>,
     sessions: HashMap<Arc<str>, Session>,
     /// Ids, oldest first.
     order: Vec<Arc<str>>,
@@ -125,6 +128,7 @@ impl Sandbox {
     pub fn new(config: Config) -> anyhow::Result<Arc<Self>> {
         let state = State {
             agents: Vec::new(),
+            endpoints: Vec::new(),
             sessions: HashMap::new(),
             order: Vec::new(),
             faults: config.faults.clone(),
@@ -133,7 +137,7 @@ impl Sandbox {
             counters: Counters::default(),
         };
         Ok(Arc::new(Self {
-            sender: config.webhook.clone().map(Sender::new).transpose()?,
+            sender: config.webhook.clone().map(Sender::new).transpose()?.map(Arc::new),
             config,
             state: Mutex::new(state),
             journal: broadcast::channel(4096).0,
@@ -283,7 +287,10 @@ impl Sandbox {
 
     fn send(self: &Arc<Self>, state: &mut State, id: &Arc<str>, event: EventType, action: Option<&str>, now: i64) {
         let Some(session) = state.sessions.get(id).filter(|session| session.run.is_none()) else { return };
-        if !self.sender.as_ref().is_some_and(|sender| sender.wants(event)) {
+        let registered = state.endpoints.iter().filter(|endpoint| endpoint.wants(event)).map(|e| e.sender(now));
+        let configured = self.sender.iter().filter(|sender| sender.wants(event)).cloned();
+        let senders: Vec<Arc<Sender>> = configured.chain(registered).collect();
+        if senders.is_empty() {
             return;
         }
         if state.faults.webhook_drop.hits(&mut state.random) {
@@ -295,14 +302,12 @@ impl Sandbox {
         let copies = if state.faults.webhook_duplicate.hits(&mut state.random) { 2 } else { 1 };
         let delayed = state.faults.webhook_delay.hits(&mut state.random);
         let delay = Duration::from_millis(if delayed { state.faults.webhook_delay_ms } else { 0 });
-        for _ in 0..copies {
+        for sender in senders.into_iter().flat_map(|sender| std::iter::repeat_n(sender, copies)) {
             let (webhook_id, body) = (webhook_id.clone(), body.clone());
             let delivery = Delivery { session: id.clone(), webhook_id, event, body, delay };
             let sandbox = self.clone();
             tokio::spawn(async move {
-                if let Some(sender) = &sandbox.sender {
-                    sandbox.stop.run_until_cancelled(sender.deliver(&sandbox, delivery)).await;
-                }
+                sandbox.stop.run_until_cancelled(sender.deliver(&sandbox, delivery)).await;
             });
         }
     }

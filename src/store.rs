@@ -7,6 +7,7 @@ mod actions;
 mod approvals;
 mod group;
 mod history;
+mod inspect;
 mod judge;
 mod ledger;
 mod operator;
@@ -25,6 +26,7 @@ pub use self::{
     actions::{Actions, Noticed},
     approvals::{Approval, ApprovalFilter, Approvals, Ask, Decide, Decided, Decision, Open},
     history::Origin,
+    inspect::{Inspection, Schema, inspect},
     ledger::Ledger,
     operator::{CallRow, Details, Filter, Reset, STATES},
     postgres::Postgres,

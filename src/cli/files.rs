@@ -8,8 +8,12 @@ use std::{
 
 use anyhow::{Context as _, anyhow};
 
-use super::{ConfigFile, Failure};
-use crate::{app, config::EXAMPLE, http};
+use super::{ConfigFile, Failure, show::Progress};
+use crate::{
+    app,
+    config::{Config, EXAMPLE},
+    http,
+};
 
 pub(super) fn init(path: &Path, force: bool) -> Result<(), Failure> {
     let mut options = std::fs::OpenOptions::new();
@@ -30,10 +34,21 @@ pub(super) fn init(path: &Path, force: bool) -> Result<(), Failure> {
 
 pub(super) fn check(file: &ConfigFile) -> Result<(), Failure> {
     let config = file.load()?;
+    built(&config)?;
+    summary(file, &config);
+    Ok(())
+}
+
+/// Every part that can be built without asking anybody is.
+pub(super) fn built(config: &Config) -> Result<(), Failure> {
     let client = http::client()?;
-    app::servers(&config, &client)
+    app::servers(config, &client)
         .and_then(|servers| app::functions(&config.functions, &client, &servers))
-        .map_err(|error| Failure::Config(format!("{error:#}")))?;
+        .map(drop)
+        .map_err(|error| Failure::Config(format!("{error:#}")))
+}
+
+pub(super) fn summary(file: &ConfigFile, config: &Config) {
     let list = |names: Vec<&str>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     println!("{} is fine", file.path().display());
     println!("platforms  {}", list(config.platforms.iter().map(|p| p.name.as_str()).collect()));
@@ -44,7 +59,6 @@ pub(super) fn check(file: &ConfigFile) -> Result<(), Failure> {
     if !config.mcp_servers.is_empty() {
         println!("MCP        {}", list(config.mcp_servers.iter().map(|s| s.name.as_str()).collect()));
     }
-    Ok(())
 }
 
 /// The config's admin listener must answer; what is away beside the process does not matter.
@@ -72,8 +86,16 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
 
 pub(super) async fn migrate(file: &ConfigFile) -> Result<(), Failure> {
     let config = file.load()?;
-    let opened = app::open(&config.store).await?;
-    opened.store.migrate().await.context("cannot migrate the store")?;
+    let progress = Progress::new();
+    progress.say("reaching the store");
+    let migrated = async {
+        let opened = app::open(&config.store).await?;
+        progress.say("bringing the schema up to date; large tables take their time");
+        opened.store.migrate().await.context("cannot migrate the store")
+    };
+    let migrated = migrated.await;
+    progress.clear();
+    migrated?;
     println!("the store's schema is up to date");
     Ok(())
 }

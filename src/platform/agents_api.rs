@@ -1,5 +1,8 @@
 //! OpenAI's Agents API and whoever speaks it: sessions, their required actions, tool results as input events.
 
+mod endpoints;
+mod probe;
+
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
@@ -9,6 +12,10 @@ use reqwest::{
 };
 use secrecy::SecretString;
 
+pub use self::{
+    endpoints::{Endpoint, EndpointsError},
+    probe::{Access, Probe},
+};
 use super::{
     Error, Flavor, Page, Platform, Submission, Submitted, Waits,
     api::{Api, Failure, escape, unreadable},

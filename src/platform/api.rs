@@ -18,7 +18,7 @@ use crate::http::{date, read_capped, retry_after};
 
 pub(super) const AGENT: HeaderValue = HeaderValue::from_static(concat!("actiond/", env!("CARGO_PKG_VERSION")));
 const TIMEOUT: Duration = Duration::from_secs(30);
-const MAX_ERROR: usize = 64 << 10;
+pub(super) const MAX_ERROR: usize = 64 << 10;
 const MAX_ID: usize = 512;
 
 /// What a read came back with.
@@ -60,7 +60,7 @@ impl Api {
     }
 
     /// Below the base URL, which is parsed once: a host's name costs more than the rest of a request's address.
-    fn url(&self, path: &str) -> Url {
+    pub(super) fn url(&self, path: &str) -> Url {
         let mut url = self.base_url.clone();
         url.set_path(&format!("{}{path}", self.base_url.path().trim_end_matches('/')));
         url
@@ -82,7 +82,7 @@ impl Api {
         url
     }
 
-    fn request(&self, method: Method, url: Url) -> RequestBuilder {
+    pub(super) fn request(&self, method: Method, url: Url) -> RequestBuilder {
         self.client.request(method, url).headers(self.headers.clone())
     }
 
@@ -186,7 +186,7 @@ impl Failure {
 }
 
 /// The id as exactly one segment of a path. Dots alone would be taken for a step in the path, escaped or not.
-fn segment(id: &str) -> Option<String> {
+pub(super) fn segment(id: &str) -> Option<String> {
     let climbs = id.bytes().all(|byte| byte == b'.'); // also true for nothing at all
     if climbs || id.len() > MAX_ID || id.chars().any(char::is_control) {
         return None;

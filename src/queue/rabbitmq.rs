@@ -4,6 +4,7 @@ mod connection;
 mod consumer;
 mod dead;
 mod health;
+mod inspect;
 mod lanes;
 mod message;
 mod publisher;
@@ -26,7 +27,7 @@ use self::{
     publisher::Publisher,
     topology::{Lane, Names},
 };
-use super::{Consumer, PublishError, Queue, RabbitMqConfig, Waiting};
+use super::{Consumer, Inspection, PublishError, Queue, RabbitMqConfig, Waiting};
 use crate::{metrics::Metrics, session::ActionRequired};
 
 /// How long each of the two connections may take to close.
@@ -55,6 +56,13 @@ impl RabbitMq {
     /// Reads the body of a message. The error says where it is wrong, never what it holds.
     pub fn parse_message(body: &[u8]) -> Result<ActionRequired, String> {
         message::decode(body)
+    }
+
+    /// Looks once at the broker and at what of the topology is there; makes nothing.
+    pub async fn inspect(config: &RabbitMqConfig, pools: &[String]) -> Result<Inspection, String> {
+        // amqps needs one; whoever else installed theirs first is welcome.
+        crate::http::use_ring();
+        inspect::inspect(config, pools).await
     }
 
     /// Starts to connect, and returns without waiting for it. Needs a running tokio runtime; `ready` says how it goes.

@@ -9,14 +9,14 @@ use axum::{
     http::{HeaderMap, HeaderValue, StatusCode, Uri, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::get,
+    routing::{get, post},
 };
 use bytes::Bytes;
 use secrecy::ExposeSecret;
 use serde_json::Value;
 
 use super::{
-    Sandbox, agents,
+    Sandbox, agents, endpoints,
     error::ApiError,
     events, input,
     journal::What,
@@ -49,11 +49,24 @@ pub(super) fn router(sandbox: &Arc<Sandbox>) -> Router {
         .merge(runs::router(sandbox.config.flavor))
         .fallback(unknown_path)
         .layer(middleware::from_fn_with_state(sandbox.clone(), gate));
+    // Not part of the beta: they need the key alone.
+    let endpoint = get(endpoints::retrieve).post(endpoints::update).delete(endpoints::delete);
+    let webhooks = Router::new()
+        .route("/webhook_endpoints", get(endpoints::list).post(endpoints::create))
+        .route("/webhook_endpoints/{endpoint}", endpoint)
+        .route("/webhook_endpoints/{endpoint}/rotate_secret", post(endpoints::rotate))
+        .route("/webhook_endpoints/{endpoint}/test", post(endpoints::test))
+        .route("/webhook_event_types", get(endpoints::list_event_types))
+        .layer(middleware::from_fn_with_state(sandbox.clone(), key_only));
     let switches = Router::new()
         .route("/faults", get(stats::faults).post(stats::set_faults))
         .route("/stats", get(stats::stats))
         .layer(middleware::from_fn_with_state(sandbox.clone(), key_only));
-    Router::new().nest("/v1", api).nest("/sandbox", switches).fallback(unknown_path).with_state(sandbox.clone())
+    Router::new()
+        .nest("/v1", webhooks.merge(api))
+        .nest("/sandbox", switches)
+        .fallback(unknown_path)
+        .with_state(sandbox.clone())
 }
 
 /// Key, beta header, and the faults that strike any request.

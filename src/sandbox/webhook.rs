@@ -176,7 +176,7 @@ impl Sender {
         }
     }
 
-    async fn attempt(&self, delivery: &Delivery) -> Result<u16, String> {
+    pub(super) async fn attempt(&self, delivery: &Delivery) -> Result<u16, String> {
         let _slot = self.slots.acquire().await.map_err(|error| error.to_string())?;
         let timestamp = super::unix_millis() / 1000;
         let signatures: Vec<String> =

@@ -58,18 +58,22 @@ impl Postgres {
     }
 }
 
+/// What makes the schema.
+pub(super) fn migrator() -> Migrator {
+    let first = Migration::new(
+        1,
+        "calls and due times".into(),
+        MigrationType::Simple,
+        sqlx::SqlSafeStr::into_sql_str(include_str!("migrations/postgres.sql")),
+        false,
+    );
+    Migrator { migrations: vec![first].into(), ..Migrator::DEFAULT }
+}
+
 #[async_trait]
 impl Store for Postgres {
     async fn migrate(&self) -> Result<()> {
-        let first = Migration::new(
-            1,
-            "calls and due times".into(),
-            MigrationType::Simple,
-            sqlx::SqlSafeStr::into_sql_str(include_str!("migrations/postgres.sql")),
-            false,
-        );
-        let migrator = Migrator { migrations: vec![first].into(), ..Migrator::DEFAULT };
-        migrator.run(&self.pool).await.map_err(Error::new)
+        migrator().run(&self.pool).await.map_err(Error::new)
     }
 
     async fn take(&self, steps: &[Step]) -> Result<Vec<bool>> {

@@ -36,18 +36,22 @@ impl Sqlite {
     }
 }
 
+/// What makes the schema.
+pub(super) fn migrator() -> Migrator {
+    let first = Migration::new(
+        1,
+        "calls, due times and the embedded queue".into(),
+        MigrationType::Simple,
+        sqlx::SqlSafeStr::into_sql_str(include_str!("migrations/sqlite.sql")),
+        false,
+    );
+    Migrator { migrations: vec![first].into(), ..Migrator::DEFAULT }
+}
+
 #[async_trait]
 impl Store for Sqlite {
     async fn migrate(&self) -> Result<()> {
-        let first = Migration::new(
-            1,
-            "calls, due times and the embedded queue".into(),
-            MigrationType::Simple,
-            sqlx::SqlSafeStr::into_sql_str(include_str!("migrations/sqlite.sql")),
-            false,
-        );
-        let migrator = Migrator { migrations: vec![first].into(), ..Migrator::DEFAULT };
-        migrator.run(&self.database.reads).await.map_err(Error::new)
+        migrator().run(&self.database.reads).await.map_err(Error::new)
     }
 
     async fn take(&self, steps: &[Step]) -> Result<Vec<bool>> {

@@ -18,7 +18,7 @@ import rig
 
 SECRET = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 # What one answered call on one machine does not show: there is no broker, nothing waits and nothing is lost.
-QUIET = {"actiond_broker_up", "actiond_dead", "actiond_oldest_pending_seconds", "actiond_unknown_function_total", "actiond_swept_sessions_total"}
+QUIET = {"actiond_broker_up", "actiond_dead", "actiond_oldest_pending_seconds", "actiond_unknown_function_total", "actiond_swept_sessions_total", "actiond_pool_sessions", "actiond_pool_workers"}
 PATIENCE = 30
 
 

@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
+use actiond::sandbox::Rule;
+use sqlx::Connection as _;
+
 use crate::{
-    operator::actiond,
+    operator::{actiond, listed},
     rig::{Daemon, Pair, Reply, Rig, Setup},
+    services,
 };
 
 /// Answers with the name of the process that runs it.
@@ -67,6 +71,18 @@ async fn a_pinned_function_that_fails_is_tried_again_in_its_pool_and_may_answer_
     let session = rig.settled(&id).await;
     assert_eq!(session.answer(), Some("draw: a picture"));
     assert_eq!(rig.handler.requests("draw").len(), 2);
+}
+
+#[tokio::test]
+async fn a_pinned_call_that_somebody_approves_starts_in_its_pool() {
+    let asks = format!("{WHO}\npool: gpu\napproval: {{ required: true }}");
+    let rig = setup("").function("asks", &asks).start().await;
+    let _gpu = pool(&rig, "gpu").await;
+    let id = rig.session("call asks & call who").await;
+    let asked = listed(&rig, "approvals list --json", 1).await.remove(0);
+    let approve = format!("approvals approve {} --by alice", asked["call"].as_str().unwrap());
+    assert_eq!(actiond(&rig, &approve).await.status, 0);
+    assert_eq!(rig.settled(&id).await.answer(), Some("asks: gpu\nwho: common"));
 }
 
 #[tokio::test]
@@ -158,9 +174,52 @@ async fn what_an_earlier_look_left_behind_is_ended_by_the_pool() {
 }
 
 #[tokio::test]
+async fn a_call_that_only_the_pool_sees_come_is_given_back() {
+    let rig = setup("").start().await;
+    let _gpu = pool(&rig, "gpu").await;
+    rig.handler.hold();
+    let id = rig.session("call draw then call a").await;
+    rig.handler.arrived("draw", 1).await;
+    rig.faults(|f| f.webhook_drop = Rule::ALWAYS);
+    rig.handler.release();
+    assert_eq!(rig.settled(&id).await.answer(), Some("draw: ok\na: ok"));
+}
+
+#[tokio::test]
+async fn a_session_that_came_to_the_wrong_pool_is_looked_at_again() {
+    let database = services::new_database().await;
+    let mut rig = setup("").store_url(database.clone()).start().await;
+    rig.replace("/draw\", body: arguments, timeout: 20s }\n    pool: gpu", "/draw\", body: arguments, timeout: 20s }");
+    // As in the middle of a rollout: this one believes that nobody is pinned.
+    let _gpu = pool(&rig, "gpu").await;
+    rig.session("call draw").await;
+    let mut store = sqlx::PgConnection::connect(&database).await.unwrap();
+    let due = async {
+        while sqlx::query("SELECT 1 FROM due WHERE session <> ''").fetch_optional(&mut store).await.unwrap().is_none() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(crate::rig::PATIENCE, due).await.expect("the session is forgotten");
+    assert!(rig.handler.requests("draw").is_empty());
+}
+
+#[tokio::test]
+async fn a_pool_that_is_new_needs_a_restart() {
+    let mut rig = setup("").start().await;
+    rig.replace("pools: [gpu, browser]", "pools: [gpu, browser, tpu]");
+    rig.replace("name: who\n", "name: who\n    pool: tpu\n");
+    rig.config_file();
+    let common = rig.worker.as_ref().unwrap();
+    common.hang_up();
+    common.metric("actiond_config_reloads_total", "refused", "1").await;
+    common.told("there is no pool tpu").await;
+    assert_eq!(rig.play("call who").await.answer(), Some("who: common"), "the functions stay as they were");
+}
+
+#[tokio::test]
 async fn tools_of_a_pool_s_server_are_asked_for_and_called_there_alone() {
-    let server = crate::services::variable("ACTIOND_TEST_MCP_SERVER");
-    let folder = crate::services::tempdir::Folder::new();
+    let server = services::variable("ACTIOND_TEST_MCP_SERVER");
+    let folder = services::tempdir::Folder::new();
     let line = format!("echo $WHO >> {}/who; exec node {server} stdio", folder.path());
     let import = "import: { prefix: ev_, only: [echo], pool: gpu }";
     let servers =

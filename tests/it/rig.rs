@@ -87,6 +87,7 @@ pub(crate) struct Setup {
     platform_keys: String,
     queue_url: Option<String>,
     store_url: Option<String>,
+    unsubscribed: bool,
 }
 
 impl Setup {
@@ -99,6 +100,7 @@ impl Setup {
             platform_keys: String::new(),
             queue_url: None,
             store_url: None,
+            unsubscribed: false,
         }
     }
 
@@ -150,6 +152,12 @@ impl Setup {
         self
     }
 
+    /// The platform sends webhooks only to endpoints that somebody registers.
+    pub(crate) fn unsubscribed(mut self) -> Self {
+        self.unsubscribed = true;
+        self
+    }
+
     pub(crate) async fn start(self) -> Rig {
         let mut rig = self.prepare().await;
         rig.start_all().await;
@@ -172,7 +180,7 @@ impl Setup {
         webhook.retry.max = Duration::from_millis(500);
         let sandbox = Sandbox::new(sandbox::Config {
             api_key: "sk-test".into(),
-            webhook: Some(webhook),
+            webhook: (!self.unsubscribed).then_some(webhook),
             seed: rand::random(),
             ..sandbox::Config::default()
         })

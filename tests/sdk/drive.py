@@ -17,6 +17,12 @@ from openai.types.beta import Agent, AgentDeleted, AgentSession, AgentSessionDel
 from openai.types.beta.agent_session_event import AgentSessionEvent
 from openai.types.beta.agent_session_item import AgentSessionItem
 from openai.types.beta.agents.sessions import Turn
+from openai.types.webhooks import (
+    DeletedWebhookEndpoint,
+    WebhookEndpoint,
+    WebhookEndpointWithSecret,
+    WebhookEventTypeList,
+)
 from pydantic import TypeAdapter
 
 TOOLS = [
@@ -107,6 +113,25 @@ def check_stream(client, agent):
     return session
 
 
+def check_webhook_endpoints(client):
+    """What the SDK asks of endpoints; it sends no beta header there."""
+    webhooks = client.webhooks
+    event = "agent.session.action_required"
+    assert event in strict(WebhookEventTypeList, webhooks.event_types.list()).data
+    made = strict(WebhookEndpointWithSecret, webhooks.create(name="drive", url="https://a.example/hook", event_types=[event]))
+    assert made.signing_secret.startswith("whsec_")
+    for _ in range(3):
+        webhooks.create(name="more", url="https://a.example/more", event_types=[event])
+    listed = [strict(WebhookEndpoint, one) for one in webhooks.list(limit=2)]
+    assert [one.id for one in listed].count(made.id) == 1 and len(listed) == 4, listed
+    assert webhooks.update(made.id, name="renamed").name == "renamed"
+    assert strict(WebhookEndpoint, webhooks.retrieve(made.id)).name == "renamed"
+    rotated = strict(WebhookEndpointWithSecret, webhooks.rotate_secret(made.id, keep_old_secret_active_for_24_hours=True))
+    assert rotated.signing_secret != made.signing_secret
+    assert strict(DeletedWebhookEndpoint, webhooks.delete(made.id)).deleted
+    expect(NotFoundError, lambda: webhooks.retrieve(made.id))
+
+
 def check_cancel_and_delete(client, session):
     sessions = client.beta.agents.sessions
     content = [{"type": "input_text", "text": "nobody {} & await approval"}]
@@ -174,6 +199,7 @@ def main():
         assert strict(Agent, agents.retrieve(agent.id)).id == agent.id
         assert strict(Agent, agents.update(agent.id, name="driven")).name == "driven"
         assert "driven" in [strict(Agent, one).name for one in agents.list()]
+        check_webhook_endpoints(client)
         check_cancel_and_delete(client, check_stream(client, agent))
         strict(AgentDeleted, agents.delete(agent.id))
 

@@ -60,6 +60,11 @@ impl Names {
         }
     }
 
+    /// Every queue, the dead one last.
+    pub(super) fn queues(&self) -> impl Iterator<Item = &ShortString> {
+        self.lanes().map(|lane| &lane.queue).chain([&self.dead])
+    }
+
     fn lanes(&self) -> impl Iterator<Item = &Lane> {
         std::iter::once(&self.sessions).chain(self.pools.iter().map(|(_, lane)| lane))
     }
@@ -105,7 +110,7 @@ async fn verify(channel: &Channel, names: &Names) -> lapin::Result<()> {
     for name in [&names.exchange, &names.dead_exchange] {
         channel.exchange_declare(name.clone(), ExchangeKind::Direct, exchange, FieldTable::default()).await?;
     }
-    for name in names.lanes().map(|lane| &lane.queue).chain([&names.dead]) {
+    for name in names.queues() {
         look(channel, name).await?;
     }
     Ok(())
