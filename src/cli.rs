@@ -4,6 +4,7 @@ mod call;
 mod calls;
 mod dead;
 mod files;
+mod office;
 mod send;
 mod serve;
 mod show;
@@ -75,11 +76,13 @@ enum Command {
         #[command(flatten)]
         args: SendArgs,
     },
-    /// See calls in the store; retry, resubmit or resolve those that do not go on
+    /// See calls; retry, resubmit, resolve or cancel those that do not go on
     #[command(after_help = "Example:  actiond calls list --state interrupted")]
     Calls {
         #[command(flatten)]
         config: ConfigFile,
+        #[command(flatten)]
+        server: office::ServerArgs,
         #[command(subcommand)]
         command: calls::CallsCommand,
     },
@@ -88,6 +91,8 @@ enum Command {
     Dead {
         #[command(flatten)]
         config: ConfigFile,
+        #[command(flatten)]
+        server: office::ServerArgs,
         #[command(subcommand)]
         command: dead::DeadCommand,
     },
@@ -180,8 +185,8 @@ async fn run(command: Command) -> Result<(), Failure> {
             Ok(crate::sandbox::cli::run(*args, stop.cancelled_owned()).await?)
         }
         Command::Send { config, args } => send::send(&config, args).await,
-        Command::Calls { config, command } => calls::calls(&config, command).await,
-        Command::Dead { config, command } => dead::dead(&config, command).await,
+        Command::Calls { config, server, command } => calls::calls(&config, &server, command).await,
+        Command::Dead { config, server, command } => dead::dead(&config, &server, command).await,
         Command::Migrate { config } => files::migrate(&config).await,
     }
 }

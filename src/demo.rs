@@ -273,6 +273,7 @@ fn function(name: &str, parameters: Value, handler: handler::Config) -> function
         allow: None,
         platforms: Vec::new(),
         dedupe: None,
+        redact: Vec::new(),
     }
 }
 

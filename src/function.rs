@@ -4,7 +4,7 @@ mod aivax_schema;
 pub mod source;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -19,6 +19,7 @@ use crate::{
     arguments::Arguments,
     handler::{self, Call, Handler},
     limits::{self, Limits},
+    redact::Path,
     retry,
     schema::Schema,
     session::ToolResult,
@@ -45,6 +46,8 @@ pub struct Config {
     pub platforms: Vec<String>,
     /// How long an equal call of a platform without call ids gets the first one's answer.
     pub dedupe: Option<Duration>,
+    /// What of its results nobody is shown.
+    pub redact: Vec<Path>,
 }
 
 impl Config {
@@ -63,6 +66,7 @@ impl Config {
             allow: None,
             platforms: Vec::new(),
             dedupe: None,
+            redact: Vec::new(),
         }
     }
 
@@ -92,6 +96,8 @@ pub struct Function {
     pub allow: Option<Rule>,
     pub platforms: Vec<String>,
     pub dedupe: Option<Duration>,
+    /// What of its results nobody is shown.
+    pub redact: Vec<Path>,
     /// The function source that it was imported from; none where the config says it.
     pub source: Option<Arc<str>>,
 }
@@ -192,6 +198,8 @@ pub struct Live {
     layers: Mutex<Layers>,
     merged: ArcSwap<Registry>,
     expected: ArcSwap<Vec<Expected>>,
+    /// Names of functions that an operator has paused.
+    paused: ArcSwap<BTreeSet<String>>,
 }
 
 /// Functions that will be registered, but are not known yet.
@@ -228,7 +236,12 @@ impl Layers {
 impl Live {
     pub fn new(config: Registry) -> Self {
         let merged = ArcSwap::from_pointee(config.clone());
-        Self { layers: Mutex::new(Layers { config, imports: Vec::new() }), merged, expected: ArcSwap::default() }
+        Self {
+            layers: Mutex::new(Layers { config, imports: Vec::new() }),
+            merged,
+            expected: ArcSwap::default(),
+            paused: ArcSwap::default(),
+        }
     }
 
     /// The registry of this moment.
@@ -278,6 +291,20 @@ impl Live {
         })
     }
 
+    /// From now on exactly these are not started here.
+    pub fn pause(&self, names: BTreeSet<String>) {
+        self.paused.store(Arc::new(names));
+    }
+
+    pub fn is_paused(&self, name: &str) -> bool {
+        self.paused.load().contains(name)
+    }
+
+    /// The names of what is paused.
+    pub fn paused(&self) -> Arc<BTreeSet<String>> {
+        self.paused.load_full()
+    }
+
     fn change(&self, change: impl FnOnce(&mut Layers)) -> Arc<Registry> {
         let mut layers = self.layers.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut layers);
@@ -312,6 +339,7 @@ pub(crate) mod tests {
             allow: None,
             platforms: Vec::new(),
             dedupe: None,
+            redact: Vec::new(),
             source: source.map(Into::into),
         }
     }

@@ -85,6 +85,7 @@
 
 pub mod admin;
 pub mod allow;
+pub mod api;
 pub mod app;
 pub mod arguments;
 pub mod callback;
@@ -100,9 +101,11 @@ pub mod limits;
 pub mod mcp;
 pub mod metrics;
 pub mod nonce;
+pub mod operator;
 pub mod platform;
 mod process;
 pub mod queue;
+pub mod redact;
 pub mod retry;
 pub mod sandbox;
 pub mod schema;

@@ -1,4 +1,6 @@
-//! The metrics of the program by name; one instrumentation feeds `/metrics` and OTLP.
+//! The metrics of the program by name; one instrumentation feeds `/metrics`, OTLP and the dashboard.
+
+pub mod series;
 
 use std::{
     sync::{
@@ -15,6 +17,8 @@ use opentelemetry::{
 use opentelemetry_sdk::metrics::{MeterProviderBuilder, SdkMeterProvider};
 use prometheus::{Registry, TextEncoder};
 
+use self::series::{Point, Series};
+
 /// From a local publish to a slow handler, in seconds.
 const SECONDS: [f64; 15] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
@@ -27,6 +31,7 @@ pub struct Metrics {
 struct Inner {
     registry: Registry,
     provider: SdkMeterProvider,
+    series: Series,
     last_delivery: Arc<LastDelivery>,
     webhooks: Counter<u64>,
     publish: Histogram<f64>,
@@ -40,6 +45,8 @@ struct Inner {
     broker_up: Gauge<u64>,
     dead: Gauge<u64>,
     oldest_pending: Gauge<f64>,
+    queue_depth: Gauge<u64>,
+    function_paused: Gauge<u64>,
     callbacks: Counter<u64>,
     function_sources: Counter<u64>,
     submissions: Counter<u64>,
@@ -73,6 +80,11 @@ impl Metrics {
         TextEncoder::new().encode_to_string(&self.inner.registry.gather()).unwrap_or_default()
     }
 
+    /// The last hour of this process.
+    pub fn points(&self) -> Vec<Point> {
+        self.inner.series.points(Instant::now())
+    }
+
     /// What must be shut down for the last values to reach a collector.
     pub(crate) fn provider(&self) -> &SdkMeterProvider {
         &self.inner.provider
@@ -81,6 +93,7 @@ impl Metrics {
     /// `actiond_webhooks_total{platform,outcome}`: queued, ignored, malformed, signature, unavailable, too_large.
     pub fn webhook(&self, platform: &str, outcome: &'static str) {
         self.inner.webhooks.add(1, &[label("platform", platform), KeyValue::new("outcome", outcome)]);
+        self.inner.series.record(Instant::now(), |step| step.webhooks += 1);
     }
 
     /// `actiond_publish_seconds`
@@ -93,16 +106,24 @@ impl Metrics {
     pub fn call(&self, platform: &str, function: &str, outcome: &'static str) {
         let labels = [label("platform", platform), label("function", function), KeyValue::new("outcome", outcome)];
         self.inner.calls.add(1, &labels);
+        self.inner.series.record(Instant::now(), |step| match outcome {
+            "success" => step.succeeded += 1,
+            "error" | "refused" => step.failed += 1,
+            "retried" => step.retried += 1,
+            _ => {}
+        });
     }
 
     /// `actiond_handler_seconds{function}`
     pub fn handler(&self, function: &str, seconds: f64) {
         self.inner.handler.record(seconds, &[label("function", function)]);
+        self.inner.series.record(Instant::now(), |step| step.handler.add(seconds));
     }
 
     /// `actiond_result_latency_seconds{platform}`: webhook accepted to result accepted.
     pub fn result_latency(&self, platform: &str, seconds: f64) {
         self.inner.result_latency.record(seconds, &[label("platform", platform)]);
+        self.inner.series.record(Instant::now(), |step| step.result.add(seconds));
     }
 
     /// `actiond_calls_in_flight`, +1 and -1.
@@ -143,6 +164,18 @@ impl Metrics {
     /// `actiond_oldest_pending_seconds`: age of the oldest session that is to be looked at again; 0 where there is none.
     pub fn oldest_pending(&self, seconds: f64) {
         self.inner.oldest_pending.record(seconds, &[]);
+        self.inner.series.record(Instant::now(), |step| step.oldest_pending = Some(seconds));
+    }
+
+    /// `actiond_queue_depth`: messages that wait for a worker.
+    pub fn queue_depth(&self, count: u64) {
+        self.inner.queue_depth.record(count, &[]);
+        self.inner.series.record(Instant::now(), |step| step.queue_depth = Some(count));
+    }
+
+    /// `actiond_function_paused{function}`, 0 or 1.
+    pub fn paused(&self, function: &str, paused: bool) {
+        self.inner.function_paused.record(paused.into(), &[label("function", function)]);
     }
 
     /// A delivery came: `actiond_last_delivery_age_seconds` counts from here. Not shown before the first one.
@@ -218,6 +251,9 @@ impl Inner {
             submissions: counter("actiond_submissions", "Results posted to a platform, by outcome."),
             swept_sessions: counter("actiond_swept_sessions", "Sessions that waited and that only a sweep found."),
             config_reloads: counter("actiond_config_reloads", "Looks at a changed config file, by outcome."),
+            queue_depth: gauge("actiond_queue_depth", "Messages that wait in the queue."),
+            function_paused: gauge("actiond_function_paused", "Whether an operator has paused the function, 0 or 1."),
+            series: Series::new(Instant::now()),
             last_delivery,
             registry,
             provider,
@@ -263,93 +299,4 @@ impl LastDelivery {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn all() -> Metrics {
-        let metrics = Metrics::new();
-        metrics.webhook("openai", "queued");
-        metrics.published(0.002);
-        metrics.call("openai", "f", "success");
-        metrics.handler("f", 0.3);
-        metrics.result_latency("openai", 70.0);
-        metrics.in_flight(1);
-        metrics.in_flight(1);
-        metrics.in_flight(-1);
-        metrics.unknown_function("openai");
-        metrics.sessions_due(3);
-        metrics.broker_up(true);
-        metrics.dead(2);
-        metrics.oldest_pending(1.5);
-        metrics.submission("openai", "accepted");
-        metrics.swept("openai", 2);
-        metrics.config_reload("applied");
-        metrics.callback("aivax", "answered");
-        metrics.function_source("0:h", "fetched");
-        metrics
-    }
-
-    #[test]
-    fn the_text_has_exactly_the_promised_names() {
-        let metrics = all();
-        metrics.delivered();
-        let text = metrics.render();
-        let mut types: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
-        types.sort_unstable();
-        assert_eq!(
-            types,
-            [
-                "actiond_broker_up gauge",
-                "actiond_callbacks_total counter",
-                "actiond_calls_in_flight gauge",
-                "actiond_calls_total counter",
-                "actiond_config_reloads_total counter",
-                "actiond_dead gauge",
-                "actiond_function_sources_total counter",
-                "actiond_handler_seconds histogram",
-                "actiond_last_delivery_age_seconds gauge",
-                "actiond_oldest_pending_seconds gauge",
-                "actiond_publish_seconds histogram",
-                "actiond_result_latency_seconds histogram",
-                "actiond_sessions_due gauge",
-                "actiond_submissions_total counter",
-                "actiond_swept_sessions_total counter",
-                "actiond_unknown_function_total counter",
-                "actiond_webhooks_total counter",
-            ]
-        );
-        assert_eq!(text.lines().filter(|line| line.starts_with("# HELP ") && line.ends_with('.')).count(), types.len());
-    }
-
-    #[test]
-    fn the_text_has_the_labels_and_values() {
-        let text = all().render();
-        for line in [
-            r#"actiond_webhooks_total{outcome="queued",platform="openai"} 1"#,
-            r#"actiond_calls_total{function="f",outcome="success",platform="openai"} 1"#,
-            r#"actiond_publish_seconds_bucket{le="0.0025"} 1"#,
-            r#"actiond_handler_seconds_bucket{function="f",le="0.25"} 0"#,
-            r#"actiond_handler_seconds_sum{function="f"} 0.3"#,
-            r#"actiond_result_latency_seconds_bucket{platform="openai",le="60"} 0"#,
-            r#"actiond_result_latency_seconds_count{platform="openai"} 1"#,
-            "actiond_calls_in_flight 1",
-            r#"actiond_unknown_function_total{platform="openai"} 1"#,
-            "actiond_sessions_due 3",
-            "actiond_broker_up 1",
-            "actiond_dead 2",
-            "actiond_oldest_pending_seconds 1.5",
-            r#"actiond_submissions_total{outcome="accepted",platform="openai"} 1"#,
-            r#"actiond_swept_sessions_total{platform="openai"} 2"#,
-        ] {
-            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
-        }
-    }
-
-    #[test]
-    fn the_age_of_the_last_delivery_is_shown_from_the_first_one() {
-        let metrics = Metrics::new();
-        assert!(!metrics.render().contains("last_delivery"));
-        metrics.delivered();
-        assert!(metrics.render().contains("\nactiond_last_delivery_age_seconds 0"));
-    }
-}
+mod tests;

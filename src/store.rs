@@ -7,6 +7,7 @@ mod group;
 mod judge;
 mod ledger;
 mod operator;
+mod overview;
 mod postgres;
 mod sqlite;
 
@@ -18,6 +19,7 @@ use secrecy::SecretString;
 pub use self::{
     ledger::Ledger,
     operator::{CallRow, Filter, Reset, STATES},
+    overview::{Appointment, Pause, Tally},
     postgres::Postgres,
     sqlite::{Database, Sqlite},
 };
@@ -277,4 +279,16 @@ pub trait Store: Send + Sync {
     /// Gives a session's calls without a result fresh attempts and, if less is left, this much time. Whether they may run is
     /// judged as before.
     async fn revive(&self, session: &SessionKey, deadline: Duration) -> Result<()>;
+
+    /// How many calls of each function are in each state, of those first seen within this time.
+    async fn tally(&self, within: Duration) -> Result<Vec<Tally>>;
+
+    /// At most `limit` sessions that are to be looked at again, the earliest first, that come after `after`. No sweeps.
+    async fn agenda(&self, after: Option<&Appointment>, limit: usize) -> Result<Vec<Appointment>>;
+
+    /// The functions that are paused.
+    async fn pauses(&self) -> Result<Vec<Pause>>;
+
+    /// Pauses a function, or resumes it, in every worker of this store. `false`: it was so already.
+    async fn set_paused(&self, function: &str, paused: bool) -> Result<bool>;
 }

@@ -126,6 +126,7 @@ impl Code {
             allow: config.allow.clone(),
             platforms: config.platforms.clone(),
             dedupe: config.dedupe,
+            redact: config.redact.clone(),
             source: None,
         })
     }

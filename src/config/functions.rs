@@ -20,7 +20,9 @@ use crate::{
     },
     handler::{self, Body, CommandConfig, HttpConfig, McpConfig, QueryAccount, QueryCollectionConfig, Response, Sign},
     limits::{self, Rate},
-    mcp, platform, retry as policy,
+    mcp, platform,
+    redact::Path,
+    retry as policy,
     schema::Schema,
 };
 
@@ -75,6 +77,7 @@ fn function(item: &Item, base: &policy::Policy, known: &[platform::Config], serv
         allow: allow(&section.key("allow")),
         platforms: platforms(&section.key("platforms"), known),
         dedupe: section.key("dedupe").duration(SECOND..=24 * HOUR),
+        redact: section.key("redact").list().iter().filter_map(redacted).collect(),
     };
     if matches!(config.handler, handler::Config::QueryCollection(_)) && section.key("parameters").is_absent() {
         config.parameters = search_parameters();
@@ -107,6 +110,10 @@ fn parameters(item: &Item) -> Value {
 fn allow(item: &Item) -> Option<Rule> {
     let text = item.text()?;
     Rule::compile(text).map_err(|why| item.error(&why)).ok()
+}
+
+fn redacted(item: &Item) -> Option<Path> {
+    item.parse("must be a path such as $.card.number", |value| Path::parse(value.as_str()?))
 }
 
 fn metadata_key(item: &Item) -> Option<String> {

@@ -201,6 +201,7 @@ impl Source {
             allow: None,
             platforms: self.config.platforms.clone(),
             dedupe: None,
+            redact: Vec::new(),
             source: Some(self.label.clone()),
         })
     }

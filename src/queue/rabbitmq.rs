@@ -93,6 +93,10 @@ impl Queue for RabbitMq {
         self.publisher.count(&self.names.dead).await
     }
 
+    async fn depth(&self) -> Option<u64> {
+        self.publisher.count(&self.names.sessions).await
+    }
+
     async fn close(&self) {
         self.consuming.end().await;
         self.publishing.end().await;

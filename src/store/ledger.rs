@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Arrival, Arrived, Claim, ClaimRequest, Completion, Due, Mark, Note, Result, Store, Taken, Unfinished, group::Group,
+    Arrival, Arrived, Claim, ClaimRequest, Completion, Due, Mark, Note, Pause, Result, Store, Taken, Unfinished,
+    group::Group,
 };
 use crate::session::{CallKey, SessionKey};
 
@@ -117,6 +118,11 @@ impl Ledger {
 
     pub async fn oldest_pending(&self) -> Result<Option<Duration>> {
         self.store.oldest_pending().await
+    }
+
+    /// The functions that an operator has paused.
+    pub async fn pauses(&self) -> Result<Vec<Pause>> {
+        self.store.pauses().await
     }
 
     pub async fn migrate(&self) -> Result<()> {

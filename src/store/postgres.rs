@@ -11,13 +11,14 @@ use sqlx::{
 };
 
 use super::{
-    Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Config, Due, Error, Filter, Mark, Note, Reset, Result,
-    Store, Taken, Unfinished,
+    Appointment, Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Config, Due, Error, Filter, Mark, Note,
+    Pause, Reset, Result, Store, Taken, Tally, Unfinished,
     judge::{Move, Row, Verdict, in_millis, judge, judge_late},
 };
 use crate::session::{CallKey, SessionKey};
 
 mod operator;
+mod overview;
 mod statements;
 use statements as sql;
 
@@ -272,6 +273,22 @@ impl Store for Postgres {
 
     async fn revive(&self, session: &SessionKey, deadline: Duration) -> Result<()> {
         operator::revive(&self.pool, session, deadline).await
+    }
+
+    async fn tally(&self, within: Duration) -> Result<Vec<Tally>> {
+        overview::tally(&self.pool, within).await
+    }
+
+    async fn agenda(&self, after: Option<&Appointment>, limit: usize) -> Result<Vec<Appointment>> {
+        overview::agenda(&self.pool, after, limit).await
+    }
+
+    async fn pauses(&self) -> Result<Vec<Pause>> {
+        overview::pauses(&self.pool).await
+    }
+
+    async fn set_paused(&self, function: &str, paused: bool) -> Result<bool> {
+        overview::set_paused(&self.pool, function, paused).await
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod database;
 mod operator;
+mod overview;
 mod statements;
 
 use std::time::Duration;
@@ -16,8 +17,8 @@ use statements as sql;
 
 pub use self::database::Database;
 use super::{
-    Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Due, Error, Filter, Mark, Note, Reset, Result, Store,
-    Taken, Unfinished,
+    Appointment, Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Due, Error, Filter, Mark, Note, Pause,
+    Reset, Result, Store, Taken, Tally, Unfinished,
     judge::{Move, Row, Verdict, in_millis, judge, judge_late},
 };
 use crate::session::{CallKey, SessionKey};
@@ -259,6 +260,22 @@ impl Store for Sqlite {
 
     async fn revive(&self, session: &SessionKey, deadline: Duration) -> Result<()> {
         operator::revive(&self.database, session, deadline).await
+    }
+
+    async fn tally(&self, within: Duration) -> Result<Vec<Tally>> {
+        overview::tally(&self.database, within).await
+    }
+
+    async fn agenda(&self, after: Option<&Appointment>, limit: usize) -> Result<Vec<Appointment>> {
+        overview::agenda(&self.database, after, limit).await
+    }
+
+    async fn pauses(&self) -> Result<Vec<Pause>> {
+        overview::pauses(&self.database).await
+    }
+
+    async fn set_paused(&self, function: &str, paused: bool) -> Result<bool> {
+        overview::set_paused(&self.database, function, paused).await
     }
 }
 

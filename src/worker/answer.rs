@@ -42,6 +42,8 @@ pub(crate) const INTERRUPTED: &str =
 
 /// A handler that took longer than this has its call looked up again before the result is submitted.
 const STALE: Duration = Duration::from_secs(5);
+/// How long a call of a paused function waits at least before it is looked at again, and at most twice as long.
+const PAUSED_WAIT: Duration = Duration::from_secs(5);
 /// How long a call waits for a function that is not imported yet, before it is looked at again.
 const EXPECTED_WAIT: Duration = Duration::from_secs(2);
 
@@ -179,6 +181,9 @@ async fn run(worker: &Worker, function: &Arc<Function>, asked: Asked<'_>, lease:
     };
     if let Err(sentence) = function.may_call(&lease.key.session.platform, &arguments, &session.metadata) {
         return Ran::Finished(lease, ToolResult::Error(sentence), Some("not allowed".to_owned()));
+    }
+    if worker.functions.is_paused(&function.name) {
+        return postpone(worker, lease, PAUSED_WAIT.mul_f64(1.0 + rand::random::<f64>())).await;
     }
     let slot = match function.limits.enter(Instant::now()) {
         Ok(slot) => slot,
@@ -340,10 +345,10 @@ async fn retry(worker: &Worker, function: &Function, lease: Lease, detail: Strin
     }
 }
 
-/// The function's limits let nothing start now: the call goes back into the line, and takes no room meanwhile.
+/// The function is paused, or its limits let nothing start now: the call goes back into the line, and takes no room meanwhile.
 async fn postpone(worker: &Worker, lease: Lease, wait: Duration) -> Ran {
     let wait = wait.min(lease.deadline);
-    tracing::debug!(call.id = %lease.key.call_id, ?wait, "the function's limits are reached");
+    tracing::debug!(call.id = %lease.key.call_id, ?wait, "the function is paused, or its limits are reached");
     let mark = Mark { key: lease.key, fence: lease.fence, transition: Transition::Postponed(wait), detail: None };
     match persist(worker, || worker.ledger.mark(mark.clone())).await {
         Some(true) => Ran::Again(wait),

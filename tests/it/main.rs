@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod aivax;
+mod api;
 mod crash;
 mod demo;
 mod endings;

@@ -29,21 +29,21 @@ over_every_pair!(
 const OBJECT: &str = "parameters: { type: object }";
 
 /// How a command ended.
-struct Ended {
-    status: i32,
-    out: String,
-    err: String,
+pub(crate) struct Ended {
+    pub(crate) status: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 impl Ended {
-    fn lines(&self) -> Vec<Value> {
+    pub(crate) fn lines(&self) -> Vec<Value> {
         assert_eq!(self.status, 0, "{}{}", self.out, self.err);
         self.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }
 
 /// Runs `actiond` with words that are separated by blanks, and `last` as it is.
-async fn actiond_with(rig: &Rig, words: &str, last: &[&str]) -> Ended {
+pub(crate) async fn actiond_with(rig: &Rig, words: &str, last: &[&str]) -> Ended {
     let mut command = Command::new(env!("CARGO_BIN_EXE_actiond"));
     command.args(words.split(' ')).args(last).args(["--config", &rig.config_file()]);
     command.env_remove("RUST_LOG").stdin(Stdio::null());
@@ -52,12 +52,12 @@ async fn actiond_with(rig: &Rig, words: &str, last: &[&str]) -> Ended {
     Ended { status: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
 }
 
-async fn actiond(rig: &Rig, words: &str) -> Ended {
+pub(crate) async fn actiond(rig: &Rig, words: &str) -> Ended {
     actiond_with(rig, words, &[]).await
 }
 
 /// Repeats a listing until it has so many lines.
-async fn listed(rig: &Rig, words: &str, count: usize) -> Vec<Value> {
+pub(crate) async fn listed(rig: &Rig, words: &str, count: usize) -> Vec<Value> {
     let wait = async {
         loop {
             let lines = actiond(rig, words).await.lines();
@@ -106,7 +106,7 @@ async fn a_held_call_is_resolved_by_hand(pair: Pair) {
 }
 
 /// A session whose one result the platform has refused for good.
-async fn refused(rig: &Rig) -> (String, String) {
+pub(crate) async fn refused(rig: &Rig) -> (String, String) {
     rig.faults(|f| f.submit_422 = Rule::Next(1));
     let id = rig.session("call a").await;
     let lines = listed(rig, "calls list --state refused --function a --json", 1).await;
@@ -147,7 +147,7 @@ async fn a_refused_result_is_answered_anew_by_the_handler(pair: Pair) {
 }
 
 /// The queue of the program's config, as a second process beside it.
-async fn beside(rig: &Rig) -> Arc<dyn Queue> {
+pub(crate) async fn beside(rig: &Rig) -> Arc<dyn Queue> {
     let config = actiond::config::load(rig.config_file().as_ref()).unwrap().config;
     match config.queue {
         queue::Config::Embedded => {
@@ -164,7 +164,7 @@ async fn beside(rig: &Rig) -> Arc<dyn Queue> {
     }
 }
 
-fn action(platform: &str, session: &str) -> ActionRequired {
+pub(crate) fn action(platform: &str, session: &str) -> ActionRequired {
     ActionRequired {
         session: SessionKey::new(platform, session),
         event: "wh_1".into(),
