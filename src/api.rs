@@ -22,13 +22,16 @@ use axum::{
 };
 use utoipa::OpenApi as _;
 
-pub(crate) use self::stats::Cache;
 pub use self::{
     error::Problem,
     functions::{Function, Functions},
     gate::{Gate, Refused},
     platforms::{Health, Platform, Platforms},
     stats::{Now, Point, Stats},
+};
+pub(crate) use self::{
+    extract::{Id, Name},
+    stats::Cache,
 };
 use crate::{
     admin::Readiness, app::Role, function::Live, metrics::Metrics, operator::Operator, platform, queue::SharedQueue,

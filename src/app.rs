@@ -24,6 +24,7 @@ use crate::{
     api::{self, Desk},
     callback::{self, Callbacks},
     config::{self, Config},
+    dashboard,
     function::{self, Live, Registry, source::Source},
     handler::Call,
     http,
@@ -257,7 +258,7 @@ impl App {
     pub async fn run(self, listeners: Listeners, stop: CancellationToken) -> anyhow::Result<()> {
         let ended = CancellationToken::new();
         let admin = admin::router(self.readiness.clone(), self.metrics.clone());
-        let admin = admin.merge(api::router(self.desk));
+        let admin = admin.merge(api::router(self.desk.clone())).merge(dashboard::router(self.desk));
         let closing = ended.clone().cancelled_owned();
         let admin = tokio::spawn(axum::serve(listeners.admin, admin).with_graceful_shutdown(closing).into_future());
 

@@ -91,6 +91,7 @@ pub mod arguments;
 pub mod callback;
 pub mod cli;
 pub mod config;
+pub mod dashboard;
 pub mod demo;
 pub mod function;
 pub mod handler;

@@ -18,6 +18,9 @@ use crate::{
     store::{Filter, STATES},
 };
 
+/// Who an operator is in a call's history.
+const WHO: &str = "api";
+
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -103,7 +106,7 @@ pub(super) async fn retry(
     Id(key): Id,
     Body(Nothing {}): Body<Nothing>,
 ) -> Result<Json<view::Done>, Problem> {
-    Ok(Json(desk.operator()?.act(&key, &Act::Retry).await?))
+    Ok(Json(desk.operator()?.act(&key, &Act::Retry, WHO).await?))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -130,7 +133,7 @@ pub(super) async fn resubmit(
     Id(key): Id,
     Body(Resubmit { new_key }): Body<Resubmit>,
 ) -> Result<Json<view::Done>, Problem> {
-    Ok(Json(desk.operator()?.act(&key, &Act::Resubmit { new_key }).await?))
+    Ok(Json(desk.operator()?.act(&key, &Act::Resubmit { new_key }, WHO).await?))
 }
 
 /// Exactly one of the two.
@@ -172,7 +175,7 @@ pub(super) async fn resolve(
     Id(key): Id,
     Body(body): Body<Resolve>,
 ) -> Result<Json<view::Done>, Problem> {
-    Ok(Json(desk.operator()?.act(&key, &body.read()?).await?))
+    Ok(Json(desk.operator()?.act(&key, &body.read()?, WHO).await?))
 }
 
 #[derive(Default, Deserialize, ToSchema)]
@@ -196,5 +199,5 @@ pub(super) async fn cancel(
     Id(key): Id,
     Body(Cancel { reason }): Body<Cancel>,
 ) -> Result<Json<view::Done>, Problem> {
-    Ok(Json(desk.operator()?.act(&key, &Act::Cancel { reason }).await?))
+    Ok(Json(desk.operator()?.act(&key, &Act::Cancel { reason }, WHO).await?))
 }

@@ -77,6 +77,11 @@ impl Gate {
         Some(cookie(&token.session(until), SESSION.as_secs(), secure))
     }
 
+    /// Whether a browser says that a page of another site asks.
+    pub fn is_foreign(headers: &HeaderMap) -> bool {
+        is_foreign(headers)
+    }
+
     /// The `Set-Cookie` that ends a session in its browser.
     pub fn logout() -> String {
         cookie("", 0, false)

@@ -137,9 +137,7 @@ pub(super) async fn calls(file: &ConfigFile, server: &ServerArgs, command: Calls
         CallsCommand::Retry { calls, json } => act(&office, &calls, &Act::Retry, json).await,
         CallsCommand::Resubmit { calls, new_key, json } => act(&office, &calls, &Act::Resubmit { new_key }, json).await,
         CallsCommand::Resolve { call, result: ResultArgs { output, error }, json } => {
-            // Clap takes exactly one of the two.
-            let Some(resolve) = Act::resolve(output, error) else { return Err(Failure::Said) };
-            act(&office, &[call], &resolve, json).await
+            act(&office, &[call], &Act::resolve(output, error), json).await
         }
         CallsCommand::Cancel { calls, reason, json } => act(&office, &calls, &Act::Cancel { reason }, json).await,
     }

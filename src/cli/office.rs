@@ -54,7 +54,7 @@ impl Office {
 
     pub(super) async fn act(&self, name: &str, act: &Act) -> operator::Result<view::Done> {
         match self {
-            Self::Here(operator) => operator.act(&operator.find(name).await?.key, act).await,
+            Self::Here(operator) => operator.act(&operator.find(name).await?.key, act, &person()).await,
             Self::There(remote) => remote.act(&remote.find(name).await?.id, act).await,
         }
     }
@@ -88,4 +88,10 @@ impl Office {
             Self::There(remote) => remote.settle(order, tell).await,
         }
     }
+}
+
+/// Who types, for histories.
+fn person() -> String {
+    let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
+    format!("cli:{}", if user.is_empty() { "unknown" } else { &user })
 }

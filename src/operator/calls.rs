@@ -66,7 +66,8 @@ impl Operator {
         })
     }
 
-    pub async fn act(&self, key: &CallKey, act: &Act) -> Result<view::Done> {
+    /// `by` names who does it, for the call's history.
+    pub async fn act(&self, key: &CallKey, act: &Act, by: &str) -> Result<view::Done> {
         let (row, _) = self.store.call(key).await?.ok_or_else(|| missing(&key.to_string()))?;
         if let Some(why) = self.refusal(&row, act) {
             return Err(Error::Conflict(format!("{} is {}: {why}", row.key, row.state)));
@@ -76,7 +77,7 @@ impl Operator {
             let what = format!("{} changed meanwhile: look at it again, then repeat the command", row.key);
             return Err(Error::Conflict(what));
         }
-        tracing::info!(session.id = %row.key.session.session, call.id = %row.key.call_id, act = act.name(), "an operator changed a call");
+        tracing::info!(session.id = %row.key.session.session, call.id = %row.key.call_id, act = act.name(), by, "an operator changed a call");
         Ok(view::Done { call: row.key.to_string(), outcome: act.outcome().to_owned() })
     }
 
@@ -175,12 +176,11 @@ impl Act {
     }
 
     /// A result in a person's words: an output, or an error for the model.
-    pub fn resolve(output: Option<String>, error: Option<String>) -> Option<Self> {
-        match (output, error) {
-            (Some(text), None) => Some(Self::Resolve(ToolResult::Success(Output::Text(text)))),
-            (None, Some(text)) => Some(Self::Resolve(ToolResult::Error(text))),
-            _ => None,
-        }
+    pub fn resolve(output: Option<String>, error: Option<String>) -> Self {
+        Self::Resolve(match output {
+            Some(text) => ToolResult::Success(Output::Text(text)),
+            None => ToolResult::Error(error.unwrap_or_default()),
+        })
     }
 }
 

@@ -160,7 +160,7 @@ fn filters(pick: &Pick) -> [(&'static str, Option<String>); 5] {
 }
 
 /// Everything but unreserved characters escaped.
-fn percent(text: &str) -> String {
+pub(crate) fn percent(text: &str) -> String {
     text.bytes().fold(String::new(), |mut escaped, byte| {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => escaped.push(byte as char),
