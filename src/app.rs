@@ -33,6 +33,7 @@ use crate::{
     mcp::{Importer, Servers},
     metrics::Metrics,
     platform::{self, AgentsApi, Platform},
+    process,
     queue::{self, DeadLetters, Embedded, RabbitMq, RabbitMqDead, SharedQueue},
     session::ToolResult,
     store::{self, Database, Ledger, Postgres, Sqlite, Store},
@@ -181,6 +182,7 @@ impl App {
                     readiness.register("platform", Box::new(move || account.ready()));
                 }
                 Some(Arc::new(Worker {
+                    name: process::name(),
                     config: config.worker.clone(),
                     sweep: config.sweep.clone(),
                     queue: queue.clone(),

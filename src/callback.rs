@@ -46,6 +46,8 @@ const UNKNOWN: &str = "unknown";
 
 /// What the routes work with.
 pub struct Callbacks {
+    /// What this process is called in histories.
+    name: Arc<str>,
     accounts: HashMap<String, Account>,
     ledger: Ledger,
     functions: Arc<Live>,
@@ -84,7 +86,15 @@ impl Callbacks {
             })
             .collect();
         let slots = Semaphore::new(MAX_IN_FLIGHT);
-        (!accounts.is_empty()).then_some(Self { accounts, ledger, functions, metrics, max_body, slots })
+        (!accounts.is_empty()).then_some(Self {
+            name: crate::process::name(),
+            accounts,
+            ledger,
+            functions,
+            metrics,
+            max_body,
+            slots,
+        })
     }
 }
 

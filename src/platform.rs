@@ -92,6 +92,21 @@ pub enum Submitted {
     Gone,
 }
 
+impl Submitted {
+    /// Why it was not accepted, where the platform said so.
+    pub fn detail(&self) -> Option<&str> {
+        match self {
+            Self::Accepted | Self::Gone => None,
+            Self::Unclear { detail }
+            | Self::Unknown { detail }
+            | Self::Retry { detail, .. }
+            | Self::Unauthorized { detail }
+            | Self::TooLarge { detail }
+            | Self::Refused { detail } => Some(detail),
+        }
+    }
+}
+
 /// Why a session could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

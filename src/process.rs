@@ -1,6 +1,6 @@
-//! Programs that we start: an environment of their own, a process group of their own, and nothing of it outlives its holder.
+//! This process, and programs that we start: an environment of their own, a process group of their own, and nothing of it outlives its holder.
 
-use std::{io, process::Stdio, time::Duration};
+use std::{io, process::Stdio, sync::Arc, time::Duration};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use secrecy::{ExposeSecret, SecretString};
@@ -9,6 +9,12 @@ use tokio::{
     runtime::Handle,
     time::timeout,
 };
+
+/// What this process is called where several work at once: its host and its id.
+pub(crate) fn name() -> Arc<str> {
+    let host = rustix::system::uname();
+    format!("{}/{}", host.nodename().to_string_lossy(), std::process::id()).into()
+}
 
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// From TERM to KILL.

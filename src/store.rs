@@ -4,6 +4,7 @@
 //! write. Durations cross this boundary, never instants: the database's clock alone says what has run out.
 
 mod group;
+mod history;
 mod judge;
 mod ledger;
 mod operator;
@@ -16,9 +17,11 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use secrecy::SecretString;
 
+pub(crate) use self::group::Group;
 pub use self::{
+    history::Origin,
     ledger::Ledger,
-    operator::{CallRow, Filter, Reset, STATES},
+    operator::{CallRow, Details, Filter, Reset, STATES},
     overview::{Appointment, Pause, Tally},
     postgres::Postgres,
     sqlite::{Database, Sqlite},
@@ -63,6 +66,7 @@ pub struct ClaimRequest {
     pub if_interrupted: IfInterrupted,
     /// The last holder's connection died: a call that may be rerun is taken over before its lease ends.
     pub takeover: bool,
+    pub origin: Origin,
 }
 
 /// The answer to a claim: what to do next.
@@ -118,6 +122,8 @@ pub struct Completion {
     pub stored: Stored,
     /// What a person should know of a failure; never what the model reads.
     pub detail: Option<String>,
+    /// How long the handler ran, if it did.
+    pub took: Option<Duration>,
 }
 
 /// Moves a call on. Only under the fence that the mover knows.
@@ -127,6 +133,14 @@ pub struct Mark {
     pub fence: i64,
     pub transition: Transition,
     pub detail: Option<String>,
+    /// How long the handler ran, if it did.
+    pub took: Option<Duration>,
+}
+
+impl Mark {
+    pub fn new(key: CallKey, fence: i64, transition: Transition) -> Self {
+        Self { key, fence, transition, detail: None, took: None }
+    }
 }
 
 /// What a running handler keeps with its call. Only the holder of the highest fence can.
@@ -229,6 +243,9 @@ pub trait Store: Send + Sync {
     /// interruptions. `false` where somebody else holds the call.
     async fn note(&self, note: &Note) -> Result<bool>;
 
+    /// Adds to a call's history what does not move it, such as a submission that failed.
+    async fn tell(&self, call: &CallKey, event: &str, detail: &str) -> Result<()>;
+
     /// Stores a result that nobody here computed, whoever holds the call: their later writes find a higher fence. Its
     /// session is due from the same commit on.
     async fn arrive(&self, arrival: &Arrival) -> Result<Arrived>;
@@ -269,12 +286,12 @@ pub trait Store: Send + Sync {
     /// At most `limit` calls, the newest first, that come after the call `after`.
     async fn calls(&self, filter: &Filter, after: Option<&CallRow>, limit: usize) -> Result<Vec<CallRow>>;
 
-    /// One call and the bytes of its result.
-    async fn call(&self, key: &CallKey) -> Result<Option<(CallRow, Option<Vec<u8>>)>>;
+    /// One call, with the bytes of its result and its history.
+    async fn call(&self, key: &CallKey) -> Result<Option<Details>>;
 
     /// Changes a call under a fresh fence and makes its session due, in one step. Asks nobody whether the row allows it
-    /// ([`CallRow::refuses`]). `false`: it is no longer as it was read.
-    async fn reset(&self, row: &CallRow, reset: &Reset) -> Result<bool>;
+    /// ([`CallRow::refuses`]). `by` names who does it, for the history. `false`: it is no longer as it was read.
+    async fn reset(&self, row: &CallRow, reset: &Reset, by: &str) -> Result<bool>;
 
     /// Gives a session's calls without a result fresh attempts and, if less is left, this much time. Whether they may run is
     /// judged as before.

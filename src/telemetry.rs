@@ -137,7 +137,9 @@ fn log(format: LogFormat, writer: BoxMakeWriter) -> Box<dyn Layer<Registry> + Se
     let filter = EnvFilter::builder().parse_lossy(chosen.as_deref().unwrap_or(DEFAULT_LOG));
     // Asked anew for every event: were its answer kept, an event after somebody's mere question whether it would be logged
     // (the database driver's, around statements) would be taken for refused, and get lost.
+    // With a hint of its level, or both filters together have none and every disabled event of every library is asked about.
     let events = dynamic_filter_fn(|metadata, _| metadata.is_event())
+        .with_max_level_hint(LevelFilter::TRACE)
         .with_callsite_filter(|metadata| if metadata.is_event() { Interest::sometimes() } else { Interest::never() });
     layer.with_filter(events.and(filter)).boxed()
 }

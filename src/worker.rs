@@ -56,6 +56,8 @@ pub enum UnknownFunctions {
 
 /// What a worker works with.
 pub struct Worker {
+    /// What this process is called in histories.
+    pub name: Arc<str>,
     pub config: Config,
     pub sweep: sweep::Config,
     pub queue: SharedQueue,

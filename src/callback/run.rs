@@ -16,7 +16,7 @@ use crate::{
     handler::{self, Call},
     limits::Slot,
     session::{CallKey, IfInterrupted, Output, Part, SessionKey, Submission, ToolResult},
-    store::{self, Claim, ClaimRequest, Completion, Lease, Mark, Stored, Transition},
+    store::{self, Claim, ClaimRequest, Completion, Lease, Mark, Origin, Stored, Transition},
     telemetry,
     worker::{EXPIRED, FAILED, INTERRUPTED},
 };
@@ -81,6 +81,11 @@ impl Run<'_> {
             deadline: self.budget + LEASE_MARGIN + self.function.dedupe.unwrap_or_default(),
             if_interrupted: self.function.if_interrupted,
             takeover: false,
+            origin: Origin {
+                by: self.callbacks.name.clone(),
+                event: "callback".to_owned(),
+                accepted_at: i64::try_from(self.began).unwrap_or(0),
+            },
         };
         let lease = loop {
             match self.callbacks.ledger.claim(request.clone()).await? {
@@ -249,7 +254,8 @@ impl Run<'_> {
             generation: lease.generation,
             submissions: 0,
         };
-        let completion = Completion { stored, detail: (!detail.is_empty()).then(|| detail.to_owned()) };
+        let detail = (!detail.is_empty()).then(|| detail.to_owned());
+        let completion = Completion { stored, detail, took: Some(self.budget.saturating_sub(self.left())) };
         match tokio::time::timeout(STORE_PATIENCE, self.store(completion)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(%error, "a callback's result is answered but not stored"),
@@ -265,7 +271,7 @@ impl Run<'_> {
             return Ok(());
         }
         // The answer is the submission.
-        let settled = Mark { key, fence, transition: Transition::Settled, detail: None };
+        let settled = Mark::new(key, fence, Transition::Settled);
         self.callbacks.ledger.mark(settled).await.map(drop)
     }
 }

@@ -189,13 +189,31 @@ async fn show(office: &Office, name: &str, with_body: bool, json: bool) -> Resul
         fields["body"] = Value::String(body);
     }
     if json {
+        fields["history"] = Value::Array(detail.history);
         return print(&json_line(&fields));
     }
     let lines = fields.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()).map(|(name, value)| {
         let shown = value.as_str().map_or_else(|| value.to_string(), escape);
         vec![name.clone(), shown]
     });
-    print(&table(&lines.collect::<Vec<_>>()))
+    print(&table(&lines.collect::<Vec<_>>()))?;
+    print(&format!("\n{}", table(&detail.history.iter().map(event_line).collect::<Vec<_>>())))
+}
+
+/// One entry of a history: when, what, and what is known of it.
+fn event_line(entry: &Value) -> Vec<String> {
+    let time = |value: &Value| value.as_i64().map_or_else(String::new, |ms| view::instant(ms).to_string());
+    let event = escape(entry["event"].as_str().unwrap_or_default());
+    let known = entry.as_object().into_iter().flatten().filter(|(name, _)| !["at", "event"].contains(&name.as_str()));
+    let known = known.map(|(name, value)| {
+        let value = match (name.as_str(), value) {
+            ("accepted_at", value) => time(value),
+            (_, Value::String(text)) => escape(text),
+            (_, value) => value.to_string(),
+        };
+        format!("{name}={value}")
+    });
+    vec![time(&entry["at"]), event, known.collect::<Vec<_>>().join("  ")]
 }
 
 /// Each by itself: one that cannot be changed does not keep the others.

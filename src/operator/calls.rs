@@ -2,7 +2,7 @@
 
 use crate::{
     session::{CallKey, Output, SessionKey, ToolResult},
-    store::{CallRow, Filter, Reset},
+    store::{CallRow, Details, Filter, Reset},
 };
 
 use super::{BAD_CURSOR, Error, Operator, Result, id, view};
@@ -54,26 +54,27 @@ impl Operator {
 
     /// One call, its result masked.
     pub async fn call(&self, key: &CallKey) -> Result<view::CallDetail> {
-        let (row, body) = self.store.call(key).await?.ok_or_else(|| missing(&key.to_string()))?;
+        let details = self.store.call(key).await?.ok_or_else(|| missing(&key.to_string()))?;
+        let Details { row, body, history } = details;
         let result = body.map(|body| self.redaction.show(&row.function, &body));
         let acts = POSSIBLE;
         let possible = acts.iter().filter(|(_, act)| self.refusal(&row, act).is_none());
         Ok(view::CallDetail {
             call: view::Call::of(&row),
             result,
-            history: Vec::new(),
+            history,
             possible: possible.map(|(name, _)| (*name).to_owned()).collect(),
         })
     }
 
     /// `by` names who does it, for the call's history.
     pub async fn act(&self, key: &CallKey, act: &Act, by: &str) -> Result<view::Done> {
-        let (row, _) = self.store.call(key).await?.ok_or_else(|| missing(&key.to_string()))?;
+        let row = self.store.call(key).await?.ok_or_else(|| missing(&key.to_string()))?.row;
         if let Some(why) = self.refusal(&row, act) {
             return Err(Error::Conflict(format!("{} is {}: {why}", row.key, row.state)));
         }
         let reset = self.reset(&row, act)?;
-        if !self.store.reset(&row, &reset).await? {
+        if !self.store.reset(&row, &reset, by).await? {
             let what = format!("{} changed meanwhile: look at it again, then repeat the command", row.key);
             return Err(Error::Conflict(what));
         }
@@ -97,7 +98,7 @@ impl Operator {
     async fn named(&self, name: &str) -> Result<Vec<CallRow>> {
         let mut found = Vec::new();
         for key in keys(name) {
-            found.extend(self.store.call(&key).await?.map(|(row, _)| row));
+            found.extend(self.store.call(&key).await?.map(|details| details.row));
         }
         if found.is_empty() {
             let filter = Filter { call_id: Some(name.to_owned()), ..Filter::default() };

@@ -40,7 +40,7 @@ const REGISTRATION: [Duration; 3] =
 /// One account at one base URL.
 pub struct AgentsApi {
     name: Arc<str>,
-    base_url: String,
+    base_url: Url,
     headers: HeaderMap,
     client: Client,
     flavor: Flavor,
@@ -61,13 +61,7 @@ impl AgentsApi {
             .map_err(|_| "api_key: has characters that no header can carry".to_owned())?;
         authorization.set_sensitive(true);
         let headers = HeaderMap::from_iter([(AUTHORIZATION, authorization), (USER_AGENT, AGENT), BETA]);
-        Ok(Self {
-            name: name.into(),
-            base_url: url.as_str().trim_end_matches('/').to_owned(),
-            headers,
-            client,
-            flavor: Flavor::OpenAi,
-        })
+        Ok(Self { name: name.into(), base_url: url, headers, client, flavor: Flavor::OpenAi })
     }
 
     /// Speaks to a platform that differs from OpenAI.
@@ -86,20 +80,27 @@ impl AgentsApi {
         wire::page(platform, body)
     }
 
-    fn request(&self, method: Method, url: &str) -> RequestBuilder {
+    /// Below the base URL, which is parsed once: a host's name costs more than the rest of a request's address.
+    fn url(&self, path: &str) -> Url {
+        let mut url = self.base_url.clone();
+        url.set_path(&format!("{}{path}", self.base_url.path().trim_end_matches('/')));
+        url
+    }
+
+    fn request(&self, method: Method, url: Url) -> RequestBuilder {
         self.client.request(method, url).headers(self.headers.clone()).timeout(TIMEOUT)
     }
 
     /// The session's address; `None` where the id cannot be one segment of a path.
-    fn session_url(&self, session: &str) -> Option<String> {
-        let url = segment(session).map(|id| format!("{}/agents/sessions/{id}", self.base_url));
+    fn session_url(&self, session: &str, under: &str) -> Option<Url> {
+        let url = segment(session).map(|id| self.url(&format!("/agents/sessions/{id}{under}")));
         if url.is_none() {
             warn!(platform = %self.name, session.id = %session.escape_debug(), "not the id of a session");
         }
         url
     }
 
-    async fn get(&self, url: &str, cap: usize) -> Result<Bytes, Error> {
+    async fn get(&self, url: Url, cap: usize) -> Result<Bytes, Error> {
         let response = self.request(Method::GET, url).send().await.map_err(|e| Failure::transport(&e).into_error())?;
         if !response.status().is_success() {
             return Err(Failure::read(response).await.into_error());
@@ -107,9 +108,9 @@ impl AgentsApi {
         read_capped(response, cap).await.map_err(|e| unreadable(&e.to_string()))
     }
 
-    async fn post(&self, url: &str, submission: &Submission) -> Result<(), Failure> {
+    async fn post(&self, url: &Url, submission: &Submission) -> Result<(), Failure> {
         let request = self
-            .request(Method::POST, url)
+            .request(Method::POST, url.clone())
             .header(CONTENT_TYPE, "application/json")
             .header("idempotency-key", &submission.idempotency_key)
             .body(submission.body.clone());
@@ -121,17 +122,16 @@ impl AgentsApi {
 #[async_trait]
 impl Platform for AgentsApi {
     async fn retrieve(&self, session: &SessionKey) -> Result<Session, Error> {
-        let url = self.session_url(&session.session).ok_or(Error::Gone)?;
-        let body = self.get(&url, MAX_SESSION).await?;
+        let url = self.session_url(&session.session, "").ok_or(Error::Gone)?;
+        let body = self.get(url, MAX_SESSION).await?;
         Self::parse_session(session, &body).ok_or_else(|| unreadable("the answer is no session"))
     }
 
     async fn list(&self, after: Option<&str>) -> Result<Page, Error> {
-        let mut url = format!("{}/agents/sessions?limit=100&order=desc", self.base_url);
-        if let Some(after) = after {
-            url = url + "&after=" + &escape(after);
-        }
-        let body = self.get(&url, MAX_LIST).await?;
+        let mut url = self.url("/agents/sessions");
+        let after = after.map(|after| format!("&after={}", escape(after))).unwrap_or_default();
+        url.set_query(Some(&format!("limit=100&order=desc{after}")));
+        let body = self.get(url, MAX_LIST).await?;
         Self::parse_page(&self.name, &body).ok_or_else(|| unreadable("the answer is no list of sessions"))
     }
 
@@ -150,7 +150,7 @@ impl Platform for AgentsApi {
         if submission.body.len() > MAX_SUBMISSION {
             return Submitted::TooLarge { detail: format!("more than {MAX_SUBMISSION} bytes") };
         }
-        let Some(url) = self.session_url(&call.session.session).map(|url| url + "/events") else {
+        let Some(url) = self.session_url(&call.session.session, "/events") else {
             return Submitted::Gone;
         };
         for wait in REGISTRATION {

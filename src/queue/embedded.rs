@@ -17,7 +17,7 @@ use super::{Consumer, Dead, DeadError, DeadLetters, Delivery, Fate, PublishError
 use crate::{
     metrics::Metrics,
     session::ActionRequired,
-    store::{Database, Error, Result},
+    store::{Database, Error, Group, Result},
 };
 
 /// Rows taken at once.
@@ -25,7 +25,13 @@ const PREFETCH: i64 = 64;
 /// An operator's command redrives from another process, which cannot wake us.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-const PUBLISH: &str = "INSERT INTO queue (message) VALUES (?1)";
+/// Messages or acknowledgements that share one statement at most.
+const BATCH: usize = 128;
+/// Of one write.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// ?1 is a JSON array of messages, in order.
+const PUBLISH: &str = "INSERT INTO queue (message) SELECT value FROM json_each(?1) ORDER BY key";
 const TAKE: &str = "
     UPDATE queue SET taken = 1, deliveries = deliveries + 1
     WHERE id IN (SELECT id FROM queue WHERE taken = 0 AND reason IS NULL ORDER BY id LIMIT ?1)
@@ -33,7 +39,8 @@ const TAKE: &str = "
 const RECOVER: &str = "UPDATE queue SET taken = 0 WHERE taken = 1";
 const UNTAKE: &str = "UPDATE queue SET taken = 0, deliveries = deliveries - 1 WHERE id = ?1";
 const RELEASE: &str = "UPDATE queue SET taken = 0 WHERE id = ?1";
-const ACK: &str = "DELETE FROM queue WHERE id = ?1";
+/// ?1 is a JSON array of ids.
+const ACK: &str = "DELETE FROM queue WHERE id IN (SELECT value FROM json_each(?1))";
 const REJECT: &str = "
     UPDATE queue SET reason = ?2, dead_at = CAST(unixepoch('subsec') * 1000 AS INTEGER) WHERE id = ?1";
 const DEAD: &str = "
@@ -49,6 +56,8 @@ const PURGE: &str = "DELETE FROM queue WHERE id = ?1 AND reason IS NOT NULL";
 #[derive(Clone)]
 pub struct Embedded {
     database: Database,
+    publishes: Arc<Group<String, ()>>,
+    acks: Arc<Group<Option<i64>, ()>>,
     published: Arc<Notify>,
     closed: Arc<AtomicBool>,
     metrics: Metrics,
@@ -56,7 +65,27 @@ pub struct Embedded {
 
 impl Embedded {
     pub fn new(database: Database, metrics: Metrics) -> Self {
-        Self { database, published: Arc::default(), closed: Arc::default(), metrics }
+        let (publishing, acking) = (database.clone(), database.clone());
+        let publishes = Group::spawn(BATCH, TIMEOUT, move |messages: Vec<String>| {
+            let (database, count, all) = (publishing.clone(), messages.len(), serde_json::json!(messages).to_string());
+            async move { write(&database, PUBLISH, all).await.map(|()| vec![(); count]) }
+        });
+        let acks = Group::spawn(BATCH, TIMEOUT, move |ids: Vec<Option<i64>>| {
+            let (database, count) = (acking.clone(), ids.len());
+            let all = serde_json::json!(ids.into_iter().flatten().collect::<Vec<_>>()).to_string();
+            async move {
+                let acked = write(&database, ACK, all).await.map(|()| vec![(); count]);
+                acked.inspect_err(|error| tracing::warn!(%error, "cannot settle deliveries; they come again"))
+            }
+        });
+        Self {
+            database,
+            publishes: Arc::new(publishes),
+            acks: Arc::new(acks),
+            published: Arc::default(),
+            closed: Arc::default(),
+            metrics,
+        }
     }
 
     /// Takes back what an earlier process held when it ended. Only while no other process serves the file.
@@ -72,15 +101,7 @@ impl Queue for Embedded {
             return Err(PublishError::new("the queue is closed"));
         }
         let message = serde_json::to_string(action).map_err(|e| PublishError::new(e.to_string()))?;
-        self.database
-            .write(|db| {
-                Box::pin(async move {
-                    sqlx::query(PUBLISH).bind(message).execute(db).await?;
-                    Ok(())
-                })
-            })
-            .await
-            .map_err(|e| PublishError::new(e.to_string()))?;
+        self.publishes.ask(message).await.map_err(|e| PublishError::new(e.to_string()))?;
         self.published.notify_one();
         Ok(())
     }
@@ -105,7 +126,8 @@ impl Queue for Embedded {
 
     async fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        // Writes are done in order: when this one is, every acknowledgement before it is.
+        // Writes are done in order: when these are, every acknowledgement before them is.
+        let _ = self.acks.ask(None).await;
         let _ = self.database.write(|_| Box::pin(async { Ok(()) })).await;
     }
 }
@@ -278,7 +300,8 @@ impl Drop for Held {
 impl Settle for Held {
     async fn ack(mut self: Box<Self>) {
         self.settled = true;
-        settle(&self.queue.database, ACK, self.id, None).await;
+        // Nobody waits for the commit: an acknowledgement that is lost with the process is a redelivery.
+        let _ = self.queue.acks.tell(Some(self.id)).await;
     }
 
     async fn release(mut self: Box<Self>) {
@@ -299,6 +322,18 @@ async fn settle(database: &Database, statement: &'static str, id: i64, reason: O
     if let Err(error) = settled {
         tracing::warn!(queue.row = id, %error, "cannot settle a delivery; it comes again");
     }
+}
+
+/// A statement over a JSON array.
+async fn write(database: &Database, statement: &'static str, all: String) -> Result<()> {
+    database
+        .write(move |db| {
+            Box::pin(async move {
+                sqlx::query(statement).bind(all).execute(db).await?;
+                Ok(())
+            })
+        })
+        .await
 }
 
 async fn run(

@@ -10,13 +10,13 @@ use super::{Error, Result};
 type Waiting<I, O> = (I, oneshot::Sender<Result<O>>);
 
 /// Hands single questions to a function that answers many at once.
-pub(super) struct Group<I, O> {
+pub(crate) struct Group<I, O> {
     waiting: mpsc::Sender<Waiting<I, O>>,
 }
 
 impl<I: Send + 'static, O: Send + 'static> Group<I, O> {
     /// `run` answers a batch of 1 to `most` questions, each answer at its question's place, within `timeout`.
-    pub(super) fn spawn<F, R>(most: usize, timeout: Duration, run: F) -> Self
+    pub(crate) fn spawn<F, R>(most: usize, timeout: Duration, run: F) -> Self
     where
         F: Fn(Vec<I>) -> R + Send + 'static,
         R: Future<Output = Result<Vec<O>>> + Send,
@@ -36,10 +36,16 @@ impl<I: Send + 'static, O: Send + 'static> Group<I, O> {
         Self { waiting }
     }
 
-    pub(super) async fn ask(&self, question: I) -> Result<O> {
+    pub(crate) async fn ask(&self, question: I) -> Result<O> {
+        let answer = self.tell(question).await?;
+        answer.await.map_err(|_| Error::new("the store is closed"))?
+    }
+
+    /// Asks without waiting for the answer, which may be dropped.
+    pub(crate) async fn tell(&self, question: I) -> Result<oneshot::Receiver<Result<O>>> {
         let (caller, answer) = oneshot::channel();
         self.waiting.send((question, caller)).await.map_err(|_| Error::new("the store is closed"))?;
-        answer.await.map_err(|_| Error::new("the store is closed"))?
+        Ok(answer)
     }
 }
 

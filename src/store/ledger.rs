@@ -1,6 +1,6 @@
 //! The store as one call sees it: single questions, grouped underneath by nature.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use super::{
     Arrival, Arrived, Claim, ClaimRequest, Completion, Due, Mark, Note, Pause, Result, Store, Taken, Unfinished,
@@ -36,11 +36,23 @@ impl Ledger {
             }),
             completions: Group::spawn(BATCH, timeout, move |batch: Vec<Completion>| {
                 let store = completions.clone();
-                async move { store.complete(&batch).await }
+                async move {
+                    let run = |batch: Vec<Completion>| {
+                        let store = store.clone();
+                        async move { store.complete(&batch).await }
+                    };
+                    in_rounds(batch, |completion| &completion.stored.key, run).await
+                }
             }),
             marks: Group::spawn(BATCH, timeout, move |batch: Vec<Mark>| {
                 let store = marks.clone();
-                async move { store.mark(&batch).await }
+                async move {
+                    let run = |batch: Vec<Mark>| {
+                        let store = store.clone();
+                        async move { store.mark(&batch).await }
+                    };
+                    in_rounds(batch, |mark| &mark.key, run).await
+                }
             }),
             dues: Group::spawn(BATCH, timeout, move |batch: Vec<Due>| {
                 let store = dues.clone();
@@ -67,6 +79,10 @@ impl Ledger {
     /// `false`: somebody else holds the call by now.
     pub async fn note(&self, note: Note) -> Result<bool> {
         self.store.note(&note).await
+    }
+
+    pub async fn tell(&self, call: &CallKey, event: &str, detail: &str) -> Result<()> {
+        self.store.tell(call, event, detail).await
     }
 
     pub async fn postpone(&self, due: Due) -> Result<()> {
@@ -128,4 +144,35 @@ impl Ledger {
     pub async fn migrate(&self) -> Result<()> {
         self.store.migrate().await
     }
+}
+
+/// A statement touches each call once: of several items of one call, the later ones go in a statement behind the others.
+async fn in_rounds<I: Clone, F>(
+    batch: Vec<I>,
+    key: impl Fn(&I) -> &CallKey,
+    mut run: impl FnMut(Vec<I>) -> F,
+) -> Result<Vec<bool>>
+where
+    F: Future<Output = Result<Vec<bool>>>,
+{
+    let mut seen = HashMap::with_capacity(batch.len());
+    let round_of = |item| {
+        let round = seen.entry(key(item)).or_insert(0);
+        *round += 1;
+        *round
+    };
+    let rounds: Vec<usize> = batch.iter().map(round_of).collect();
+    let last = rounds.iter().copied().max().unwrap_or(0);
+    if last == 1 {
+        return run(batch).await;
+    }
+    let mut done = vec![false; batch.len()];
+    for round in 1..=last {
+        let places: Vec<usize> = (0..batch.len()).filter(|place| rounds[*place] == round).collect();
+        let answers = run(places.iter().map(|place| batch[*place].clone()).collect()).await?;
+        for (place, answer) in places.into_iter().zip(answers) {
+            done[place] = answer;
+        }
+    }
+    Ok(done)
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
 use sqlx::{ColumnIndex, Database, Decode, Encode, QueryBuilder, Row, Type};
 
 use super::{Result, judge::in_millis};
@@ -45,6 +46,17 @@ pub struct CallRow {
     pub updated_at: i64,
     pub until_at: i64,
     pub deadline_at: i64,
+}
+
+/// Everything the ledger holds of a call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Details {
+    pub row: CallRow,
+    /// The bytes of its result.
+    pub body: Option<Vec<u8>>,
+    /// What has happened to it, the oldest first: objects with `at` (Unix milliseconds by the database's clock), `event`, and
+    /// what is known of it.
+    pub history: Vec<Value>,
 }
 
 /// What an operator does to a call. Its session is due at once then, so that a worker goes on with it.

@@ -5,25 +5,33 @@ use std::{collections::HashSet, str::FromStr, time::Duration};
 use async_trait::async_trait;
 use secrecy::ExposeSecret;
 use sqlx::{
-    PgPool, Row as _,
+    PgConnection, PgPool, Row as _,
     migrate::{Migration, MigrationType, Migrator},
     postgres::{PgConnectOptions, PgPoolOptions, PgRow},
 };
 
 use super::{
-    Appointment, Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Config, Due, Error, Filter, Mark, Note,
-    Pause, Reset, Result, Store, Taken, Tally, Unfinished,
+    Appointment, Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Config, Details, Due, Error, Filter, Mark,
+    Note, Pause, Reset, Result, Store, Taken, Tally, Unfinished, history,
     judge::{Move, Row, Verdict, in_millis, judge, judge_late},
 };
 use crate::session::{CallKey, SessionKey};
 
+mod lane;
 mod operator;
 mod overview;
 mod statements;
+use lane::Lane;
 use statements as sql;
+
+/// Connections beside the pool.
+const LANES: u32 = 3;
 
 pub struct Postgres {
     pool: PgPool,
+    claims: Lane,
+    completions: Lane,
+    marks: Lane,
 }
 
 impl Postgres {
@@ -37,18 +45,22 @@ impl Postgres {
                 ("enable_seqscan", "off".to_owned()),
                 ("enable_hashjoin", "off".to_owned()),
                 ("enable_mergejoin", "off".to_owned()),
+                // There is only that plan, so it need not be made anew each time.
+                ("plan_cache_mode", "force_generic_plan".to_owned()),
                 ("statement_timeout", in_millis(config.timeout).to_string()),
             ]);
+        let lane = || Lane::new(&options, config.timeout);
+        let (claims, completions, marks) = (lane(), lane(), lane());
         let pool = PgPoolOptions::new()
-            .max_connections(config.max_connections.max(1))
+            .max_connections(config.max_connections.saturating_sub(LANES).max(1))
             .acquire_timeout(config.timeout)
             .connect_lazy_with(options);
-        Ok(Self { pool })
+        Ok(Self { pool, claims, completions, marks })
     }
 
     /// The second step of a claim, for rows that were there already: read, judge, and take under the fence that was read.
-    async fn contest(&self, request: &ClaimRequest) -> Result<Claim> {
-        let found = bind_key(sqlx::query(sql::READ), &request.key).fetch_optional(&self.pool).await?;
+    async fn contest(db: &mut PgConnection, request: &ClaimRequest) -> Result<Claim> {
+        let found = bind_key(sqlx::query(sql::READ), &request.key).fetch_optional(&mut *db).await?;
         let Some(found) = found else {
             return Ok(Claim::Busy(Duration::from_millis(100)));
         };
@@ -63,7 +75,9 @@ impl Postgres {
             .bind(&row.state)
             .bind(verdict)
             .bind(in_millis(request.lease))
-            .execute(&self.pool)
+            .bind(clean(&history::claimed(request, &claim)))
+            .bind(history::MOST)
+            .execute(db)
             .await?;
         Ok(if taken.rows_affected() == 1 { claim } else { Claim::Busy(Duration::from_millis(100)) })
     }
@@ -87,7 +101,7 @@ impl Store for Postgres {
         let mut sorted: Vec<&ClaimRequest> = requests.iter().collect();
         sorted.sort_by(|a, b| a.key.cmp(&b.key));
         let keys = Keys::of(sorted.iter().map(|r| &r.key));
-        let inserted = sqlx::query(sql::CLAIM)
+        let claim = sqlx::query(sql::CLAIM)
             .bind(keys.platforms)
             .bind(keys.sessions)
             .bind(keys.turns)
@@ -95,22 +109,26 @@ impl Store for Postgres {
             .bind(sorted.iter().map(|r| r.function.as_str()).collect::<Vec<_>>())
             .bind(sorted.iter().map(|r| in_millis(r.lease)).collect::<Vec<_>>())
             .bind(sorted.iter().map(|r| in_millis(r.deadline)).collect::<Vec<_>>())
-            .fetch_all(&self.pool)
-            .await?;
-        let mut fresh = inserted.iter().map(read_key).collect::<Result<HashSet<_>>>()?;
-        let mut claims = Vec::with_capacity(requests.len());
-        for request in requests {
-            claims.push(match fresh.remove(&request.key) {
-                true => Claim::Run(request.first_lease()),
-                false => self.contest(request).await?,
-            });
-        }
-        Ok(claims)
+            .bind(sorted.iter().map(|r| clean(&history::claimed(r, &Claim::Run(r.first_lease())))).collect::<Vec<_>>());
+        self.claims
+            .run(async |db| {
+                let inserted = claim.fetch_all(&mut *db).await?;
+                let mut fresh = inserted.iter().map(read_key).collect::<Result<HashSet<_>>>()?;
+                let mut claims = Vec::with_capacity(requests.len());
+                for request in requests {
+                    claims.push(match fresh.remove(&request.key) {
+                        true => Claim::Run(request.first_lease()),
+                        false => Self::contest(db, request).await?,
+                    });
+                }
+                Ok(claims)
+            })
+            .await
     }
 
     async fn complete(&self, completions: &[Completion]) -> Result<Vec<bool>> {
         let keys = Keys::of(completions.iter().map(|c| &c.stored.key));
-        let done = sqlx::query(sql::COMPLETE)
+        let complete = sqlx::query(sql::COMPLETE)
             .bind(keys.platforms)
             .bind(keys.sessions)
             .bind(keys.turns)
@@ -120,16 +138,17 @@ impl Store for Postgres {
             .bind(completions.iter().map(|c| c.stored.submission.body.as_slice()).collect::<Vec<_>>())
             .bind(completions.iter().map(|c| c.stored.submission.idempotency_key.as_str()).collect::<Vec<_>>())
             .bind(completions.iter().map(|c| i64::from(c.stored.generation)).collect::<Vec<_>>())
-            .bind(completions.iter().map(|c| clean(c.detail.as_deref())).collect::<Vec<_>>())
-            .fetch_all(&self.pool)
-            .await?;
+            .bind(completions.iter().map(|c| c.detail.as_deref().map(clean)).collect::<Vec<_>>())
+            .bind(completions.iter().map(|c| clean(&history::completed(c))).collect::<Vec<_>>())
+            .bind(history::MOST);
+        let done = self.completions.run(async |db| Ok(complete.fetch_all(db).await?)).await?;
         places(&done, completions.len())
     }
 
     async fn mark(&self, marks: &[Mark]) -> Result<Vec<bool>> {
         let keys = Keys::of(marks.iter().map(|m| &m.key));
         let moves: Vec<Move> = marks.iter().map(|m| Move::of(m.transition)).collect();
-        let done = sqlx::query(sql::MARK)
+        let mark = sqlx::query(sql::MARK)
             .bind(keys.platforms)
             .bind(keys.sessions)
             .bind(keys.turns)
@@ -138,16 +157,23 @@ impl Store for Postgres {
             .bind(moves.iter().map(|m| m.state).collect::<Vec<_>>())
             .bind(moves.iter().map(|m| m.until).collect::<Vec<_>>())
             .bind(moves.iter().map(|m| m.accepted).collect::<Vec<_>>())
-            .bind(marks.iter().map(|m| clean(m.detail.as_deref())).collect::<Vec<_>>())
+            .bind(marks.iter().map(|m| m.detail.as_deref().map(clean)).collect::<Vec<_>>())
             .bind(moves.iter().map(|m| m.attempts).collect::<Vec<_>>())
-            .fetch_all(&self.pool)
-            .await?;
+            .bind(marks.iter().map(|m| history::marked(m).as_deref().map(clean)).collect::<Vec<_>>())
+            .bind(history::MOST);
+        let done = self.marks.run(async |db| Ok(mark.fetch_all(db).await?)).await?;
         places(&done, marks.len())
     }
 
     async fn note(&self, note: &Note) -> Result<bool> {
-        let query = bind_key(sqlx::query(sql::NOTE), &note.key).bind(note.fence).bind(clean(Some(&note.text)));
+        let query = bind_key(sqlx::query(sql::NOTE), &note.key).bind(note.fence).bind(clean(&note.text));
         Ok(query.execute(&self.pool).await?.rows_affected() == 1)
+    }
+
+    async fn tell(&self, call: &CallKey, event: &str, detail: &str) -> Result<()> {
+        let query = bind_key(sqlx::query(sql::TELL), call).bind(clean(&history::told(event, detail)));
+        query.bind(history::MOST).execute(&self.pool).await?;
+        Ok(())
     }
 
     async fn arrive(&self, arrival: &Arrival) -> Result<Arrived> {
@@ -156,6 +182,8 @@ impl Store for Postgres {
             .bind(arrival.success)
             .bind(arrival.submission.body.as_slice())
             .bind(&arrival.submission.idempotency_key)
+            .bind(history::arrived(arrival.success))
+            .bind(history::MOST)
             .fetch_optional(&mut *transaction)
             .await?;
         if let Some(row) = stored {
@@ -263,12 +291,12 @@ impl Store for Postgres {
         operator::calls(&self.pool, filter, after, limit).await
     }
 
-    async fn call(&self, key: &CallKey) -> Result<Option<(CallRow, Option<Vec<u8>>)>> {
+    async fn call(&self, key: &CallKey) -> Result<Option<Details>> {
         operator::call(&self.pool, key).await
     }
 
-    async fn reset(&self, row: &CallRow, reset: &Reset) -> Result<bool> {
-        operator::reset(&self.pool, row, reset).await
+    async fn reset(&self, row: &CallRow, reset: &Reset, by: &str) -> Result<bool> {
+        operator::reset(&self.pool, row, reset, by).await
     }
 
     async fn revive(&self, session: &SessionKey, deadline: Duration) -> Result<()> {
@@ -370,8 +398,8 @@ fn read_row(row: &PgRow) -> Result<Row> {
 }
 
 /// PostgreSQL keeps no U+0000 in text.
-fn clean(detail: Option<&str>) -> Option<String> {
-    detail.map(|text| text.replace('\0', "\u{fffd}"))
+fn clean(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
 }
 
 impl From<sqlx::Error> for Error {

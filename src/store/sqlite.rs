@@ -1,5 +1,6 @@
 //! The ledger in SQLite.
 
+mod batches;
 mod database;
 mod operator;
 mod overview;
@@ -17,9 +18,9 @@ use statements as sql;
 
 pub use self::database::Database;
 use super::{
-    Appointment, Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Due, Error, Filter, Mark, Note, Pause,
-    Reset, Result, Store, Taken, Tally, Unfinished,
-    judge::{Move, Row, Verdict, in_millis, judge, judge_late},
+    Appointment, Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Details, Due, Error, Filter, Mark, Note,
+    Pause, Reset, Result, Store, Taken, Tally, Unfinished, history,
+    judge::{Row, Verdict, in_millis, judge, judge_late},
 };
 use crate::session::{CallKey, SessionKey};
 
@@ -53,10 +54,13 @@ impl Store for Sqlite {
         self.database
             .write(|db| {
                 Box::pin(async move {
-                    let now = clock(db).await?;
+                    let fresh = batches::claim(db, &requests).await?;
                     let mut claims = Vec::with_capacity(requests.len());
-                    for request in &requests {
-                        claims.push(claim(db, request, now).await?);
+                    for (request, fresh) in requests.iter().zip(fresh) {
+                        claims.push(match fresh {
+                            true => Claim::Run(request.first_lease()),
+                            false => contest(db, request).await?,
+                        });
                     }
                     Ok(claims)
                 })
@@ -66,34 +70,12 @@ impl Store for Sqlite {
 
     async fn complete(&self, completions: &[Completion]) -> Result<Vec<bool>> {
         let completions = completions.to_vec();
-        self.database
-            .write(|db| {
-                Box::pin(async move {
-                    let now = clock(db).await?;
-                    let mut done = Vec::with_capacity(completions.len());
-                    for completion in &completions {
-                        done.push(complete(db, completion, now).await?);
-                    }
-                    Ok(done)
-                })
-            })
-            .await
+        self.database.write(|db| Box::pin(async move { batches::complete(db, &completions).await })).await
     }
 
     async fn mark(&self, marks: &[Mark]) -> Result<Vec<bool>> {
         let marks = marks.to_vec();
-        self.database
-            .write(|db| {
-                Box::pin(async move {
-                    let now = clock(db).await?;
-                    let mut done = Vec::with_capacity(marks.len());
-                    for mark in &marks {
-                        done.push(apply(db, mark, now).await?);
-                    }
-                    Ok(done)
-                })
-            })
-            .await
+        self.database.write(|db| Box::pin(async move { batches::mark(db, &marks).await })).await
     }
 
     async fn note(&self, note: &Note) -> Result<bool> {
@@ -103,6 +85,20 @@ impl Store for Sqlite {
                 Box::pin(async move {
                     let query = bind_key(sqlx::query(sql::NOTE), &note.key).bind(note.fence).bind(&note.text);
                     Ok(query.execute(db).await?.rows_affected() == 1)
+                })
+            })
+            .await
+    }
+
+    async fn tell(&self, call: &CallKey, event: &str, detail: &str) -> Result<()> {
+        let (call, entry) = (call.clone(), history::told(event, detail));
+        self.database
+            .write(move |db| {
+                Box::pin(async move {
+                    let now = clock(db).await?;
+                    let query = bind_key(sqlx::query(sql::TELL), &call).bind(now).bind(entry).bind(history::MOST);
+                    query.execute(db).await?;
+                    Ok(())
                 })
             })
             .await
@@ -250,12 +246,12 @@ impl Store for Sqlite {
         operator::calls(&self.database, filter, after, limit).await
     }
 
-    async fn call(&self, key: &CallKey) -> Result<Option<(CallRow, Option<Vec<u8>>)>> {
+    async fn call(&self, key: &CallKey) -> Result<Option<Details>> {
         operator::call(&self.database, key).await
     }
 
-    async fn reset(&self, row: &CallRow, reset: &Reset) -> Result<bool> {
-        operator::reset(&self.database, row, reset).await
+    async fn reset(&self, row: &CallRow, reset: &Reset, by: &str) -> Result<bool> {
+        operator::reset(&self.database, row, reset, by).await
     }
 
     async fn revive(&self, session: &SessionKey, deadline: Duration) -> Result<()> {
@@ -283,56 +279,19 @@ async fn clock(db: &mut SqliteConnection) -> Result<i64> {
     Ok(sqlx::query(sql::NOW).fetch_one(db).await?.try_get(0)?)
 }
 
-async fn claim(db: &mut SqliteConnection, request: &ClaimRequest, now: i64) -> Result<Claim> {
+/// A claim of a row that was there already.
+async fn contest(db: &mut SqliteConnection, request: &ClaimRequest) -> Result<Claim> {
+    let now = clock(db).await?;
     let until = now.saturating_add(in_millis(request.lease));
-    let inserted = bind_key(sqlx::query(sql::CLAIM), &request.key)
-        .bind(&request.function)
-        .bind(until)
-        .bind(now.saturating_add(in_millis(request.deadline)))
-        .bind(now)
-        .execute(&mut *db)
-        .await?;
-    if inserted.rows_affected() == 1 {
-        return Ok(Claim::Run(request.first_lease()));
-    }
     let row = read_row(&bind_key(sqlx::query(sql::READ), &request.key).fetch_one(&mut *db).await?)?;
     let (state, claim) = match judge(request, &row, now) {
         Verdict::Answer(claim) => return Ok(claim),
         Verdict::Take(claim) => ("claimed", claim),
         Verdict::Hold(claim) => ("interrupted", claim),
     };
-    bind_key(sqlx::query(sql::TAKE), &request.key).bind(state).bind(until).bind(now).execute(db).await?;
+    let take = bind_key(sqlx::query(sql::TAKE), &request.key).bind(state).bind(until).bind(now);
+    take.bind(history::claimed(request, &claim)).bind(history::MOST).execute(db).await?;
     Ok(claim)
-}
-
-async fn complete(db: &mut SqliteConnection, completion: &Completion, now: i64) -> Result<bool> {
-    let stored = &completion.stored;
-    let done = bind_key(sqlx::query(sql::COMPLETE), &stored.key)
-        .bind(stored.fence)
-        .bind(stored.success)
-        .bind(stored.submission.body.as_slice())
-        .bind(&stored.submission.idempotency_key)
-        .bind(i64::from(stored.generation))
-        .bind(&completion.detail)
-        .bind(now)
-        .execute(db)
-        .await?;
-    Ok(done.rows_affected() == 1)
-}
-
-async fn apply(db: &mut SqliteConnection, mark: &Mark, now: i64) -> Result<bool> {
-    let Move { state, until, accepted, attempts } = Move::of(mark.transition);
-    let done = bind_key(sqlx::query(sql::MARK), &mark.key)
-        .bind(mark.fence)
-        .bind(state)
-        .bind(now.saturating_add(until))
-        .bind(accepted)
-        .bind(&mark.detail)
-        .bind(now)
-        .bind(attempts)
-        .execute(db)
-        .await?;
-    Ok(done.rows_affected() == 1)
 }
 
 async fn postpone(db: &mut SqliteConnection, due: &Due, now: i64) -> Result<()> {
@@ -355,6 +314,8 @@ async fn arrive(db: &mut SqliteConnection, arrival: &Arrival) -> Result<Arrived>
         .bind(arrival.submission.body.as_slice())
         .bind(&arrival.submission.idempotency_key)
         .bind(now)
+        .bind(history::arrived(arrival.success))
+        .bind(history::MOST)
         .fetch_optional(&mut *db)
         .await?;
     if let Some(row) = stored {

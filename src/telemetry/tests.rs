@@ -55,6 +55,16 @@ fn url(listener: &TcpListener) -> String {
 }
 
 #[test]
+fn what_is_not_logged_is_cut_off_by_its_level_alone() {
+    let (subscriber, _guard, _) = build(&Config { log: LogFormat::Json, otlp: None }, Sink::default().writer());
+    let hint = subscriber.max_level_hint();
+    assert!(hint.is_some_and(|hint| hint <= LevelFilter::INFO), "{hint:?}");
+    let (subscriber, _guard) = with_otlp("http://127.0.0.1:9".to_owned());
+    let hint = subscriber.max_level_hint();
+    assert!(hint.is_some_and(|hint| hint <= LevelFilter::INFO), "{hint:?}");
+}
+
+#[test]
 fn an_event_after_a_mere_question_is_written() {
     let sink = Sink::default();
     let (subscriber, _guard, _) = build(&Config { log: LogFormat::Json, otlp: None }, sink.writer());

@@ -19,7 +19,7 @@ use crate::{
     handler, platform,
     retry::Policy,
     session::{ActionRequired, CallKey, FunctionCall, IfInterrupted, RequiredAction, Session, ToolResult},
-    store::{self, Claim, ClaimRequest, Completion, Lease, Ledger, Mark, Note, Stored, Transition},
+    store::{self, Claim, ClaimRequest, Completion, Lease, Ledger, Mark, Note, Origin, Stored, Transition},
 };
 
 /// What a call needs next.
@@ -77,6 +77,7 @@ pub(super) async fn answer(
         deadline: account.call_deadline,
         if_interrupted: function.as_ref().map_or(IfInterrupted::Rerun, |f| f.if_interrupted),
         takeover: redelivered,
+        origin: Origin { by: worker.name.clone(), event: action.event.clone(), accepted_at: action.accepted_at },
     };
     let claim = worker.ledger.claim(request).await?;
     let started = Instant::now();
@@ -105,7 +106,7 @@ pub(super) async fn answer(
             let result = account.platform.fitting(result);
             let outcome = if matches!(result, ToolResult::Success(_)) { "success" } else { "error" };
             worker.metrics.call(&account.name, &call.name, outcome);
-            let Some(stored) = complete(worker, account, &call, lease, &result, detail).await else {
+            let Some(stored) = complete(worker, account, &call, lease, &result, detail, started.elapsed()).await else {
                 return Ok(Answer::Again(worker.config.lease));
             };
             if started.elapsed() > STALE && !still_pending(account, &call.key).await {
@@ -128,7 +129,7 @@ async fn abandon(
 ) -> store::Result<Answer> {
     tracing::info!(session.id = %key.session.session, call.id = %key.call_id, function, "the call is no longer pending: nothing is submitted");
     worker.metrics.call(&account.name, function, "obsolete");
-    worker.ledger.mark(Mark { key, fence, transition: Transition::Obsolete, detail: None }).await?;
+    worker.ledger.mark(Mark::new(key, fence, Transition::Obsolete)).await?;
     Ok(Answer::Ended)
 }
 
@@ -208,7 +209,8 @@ async fn run(worker: &Worker, function: &Arc<Function>, asked: Asked<'_>, lease:
     worker.metrics.in_flight(1);
     let ended = hold(worker, account, &lease, function.handler.call(&handled)).instrument(span.clone()).await;
     worker.metrics.in_flight(-1);
-    worker.metrics.handler(&call.name, started.elapsed().as_secs_f64());
+    let took = started.elapsed();
+    worker.metrics.handler(&call.name, took.as_secs_f64());
     match &ended {
         Held::Ended(Err(handler::Error::Overloaded { after, .. })) => slot.overloaded(*after, Instant::now()),
         Held::Ended(_) => slot.answered(Instant::now()),
@@ -226,18 +228,18 @@ async fn run(worker: &Worker, function: &Arc<Function>, asked: Asked<'_>, lease:
             handler::Error::Retryable { detail, after } | handler::Error::Overloaded { detail, after },
         )) => {
             drop(_entered);
-            retry(worker, function, lease, detail, after).await
+            retry(worker, function, lease, detail, after, took).await
         }
         Held::Ended(Err(handler::Error::Unknown { detail })) => {
             drop(_entered);
             match function.if_interrupted {
-                IfInterrupted::Rerun => retry(worker, function, lease, detail, None).await,
-                IfInterrupted::Fail | IfInterrupted::Hold => interrupted(worker, lease, detail).await,
+                IfInterrupted::Rerun => retry(worker, function, lease, detail, None, took).await,
+                IfInterrupted::Fail | IfInterrupted::Hold => interrupted(worker, lease, detail, took).await,
             }
         }
         Held::Ended(Err(handler::Error::Later)) => {
             drop(_entered);
-            wait(worker, function, lease).await
+            wait(worker, function, lease, took).await
         }
         Held::Expired => {
             Ran::Finished(lease, ToolResult::Error(EXPIRED.to_owned()), Some("deadline passed".to_owned()))
@@ -303,7 +305,7 @@ async fn hold(
         loop {
             tokio::time::sleep(worker.config.lease / 3).await;
             let transition = Transition::Renewed(worker.config.lease);
-            let renewal = Mark { key: lease.key.clone(), fence: lease.fence, transition, detail: None };
+            let renewal = Mark::new(lease.key.clone(), lease.fence, transition);
             match worker.ledger.mark(renewal).await {
                 Ok(true) => {}
                 Ok(false) => return,
@@ -329,7 +331,14 @@ async fn hold(
 }
 
 /// Notes a failed attempt, or ends the call when it was the last one that fits.
-async fn retry(worker: &Worker, function: &Function, lease: Lease, detail: String, after: Option<Duration>) -> Ran {
+async fn retry(
+    worker: &Worker,
+    function: &Function,
+    lease: Lease,
+    detail: String,
+    after: Option<Duration>,
+    took: Duration,
+) -> Ran {
     let wait = function.retry.delay(lease.attempt, after, rand::random());
     let Some(wait) = wait.filter(|wait| *wait < lease.deadline) else {
         tracing::warn!(function = function.name, call.id = %lease.key.call_id, attempt = lease.attempt, detail, "the handler failed for the last time");
@@ -337,8 +346,8 @@ async fn retry(worker: &Worker, function: &Function, lease: Lease, detail: Strin
     };
     tracing::warn!(function = function.name, call.id = %lease.key.call_id, attempt = lease.attempt, wait = ?wait, detail, "the handler failed: trying again");
     worker.metrics.call(&lease.key.session.platform, &function.name, "retried");
-    let mark =
-        Mark { key: lease.key, fence: lease.fence, transition: Transition::Retrying(wait), detail: Some(detail) };
+    let transition = Transition::Retrying(wait);
+    let mark = Mark { detail: Some(detail), took: Some(took), ..Mark::new(lease.key, lease.fence, transition) };
     match persist(worker, || worker.ledger.mark(mark.clone())).await {
         Some(_) => Ran::Again(wait),
         None => Ran::Again(Duration::ZERO),
@@ -349,7 +358,7 @@ async fn retry(worker: &Worker, function: &Function, lease: Lease, detail: Strin
 async fn postpone(worker: &Worker, lease: Lease, wait: Duration) -> Ran {
     let wait = wait.min(lease.deadline);
     tracing::debug!(call.id = %lease.key.call_id, ?wait, "the function is paused, or its limits are reached");
-    let mark = Mark { key: lease.key, fence: lease.fence, transition: Transition::Postponed(wait), detail: None };
+    let mark = Mark::new(lease.key, lease.fence, Transition::Postponed(wait));
     match persist(worker, || worker.ledger.mark(mark.clone())).await {
         Some(true) => Ran::Again(wait),
         Some(false) | None => Ran::Again(Duration::ZERO),
@@ -357,8 +366,8 @@ async fn postpone(worker: &Worker, lease: Lease, wait: Duration) -> Ran {
 }
 
 /// Notes that the result comes later. Whoever waits for it is woken by its arrival, or at the deadline.
-async fn wait(worker: &Worker, function: &Function, lease: Lease) -> Ran {
-    let mark = Mark { key: lease.key, fence: lease.fence, transition: Transition::Waiting, detail: None };
+async fn wait(worker: &Worker, function: &Function, lease: Lease, took: Duration) -> Ran {
+    let mark = Mark { took: Some(took), ..Mark::new(lease.key, lease.fence, Transition::Waiting) };
     match persist(worker, || worker.ledger.mark(mark.clone())).await {
         Some(true) => {
             tracing::info!(call.id = %mark.key.call_id, "the result comes later");
@@ -371,17 +380,17 @@ async fn wait(worker: &Worker, function: &Function, lease: Lease) -> Ran {
 }
 
 /// A handler that may have run, gave no answer, and must not be started again: the claim ends as if its worker had died.
-async fn interrupted(worker: &Worker, lease: Lease, detail: String) -> Ran {
+async fn interrupted(worker: &Worker, lease: Lease, detail: String, took: Duration) -> Ran {
     tracing::warn!(call.id = %lease.key.call_id, detail, "the handler gave no answer: whether it took effect is unknown");
-    let (transition, detail) = (Transition::Released, Some(detail));
-    let mark = Mark { key: lease.key, fence: lease.fence, transition, detail };
+    let mark =
+        Mark { detail: Some(detail), took: Some(took), ..Mark::new(lease.key, lease.fence, Transition::Released) };
     persist(worker, || worker.ledger.mark(mark.clone())).await;
     Ran::Again(Duration::ZERO)
 }
 
 /// Gives a claim back at shutdown; whoever looks next judges it at once.
 async fn release(worker: &Worker, lease: Lease) {
-    let mark = Mark { key: lease.key, fence: lease.fence, transition: Transition::Released, detail: None };
+    let mark = Mark::new(lease.key, lease.fence, Transition::Released);
     let _ = worker.ledger.mark(mark).await;
 }
 
@@ -393,6 +402,7 @@ async fn complete(
     lease: Lease,
     result: &ToolResult,
     detail: Option<String>,
+    took: Duration,
 ) -> Option<Stored> {
     let stored = Stored {
         key: call.key.clone(),
@@ -403,7 +413,7 @@ async fn complete(
         generation: lease.generation,
         submissions: 0,
     };
-    let completion = Completion { stored: stored.clone(), detail };
+    let completion = Completion { stored: stored.clone(), detail, took: Some(took) };
     match persist(worker, || worker.ledger.complete(completion.clone())).await {
         Some(true) => Some(stored),
         Some(false) => {

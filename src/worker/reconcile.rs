@@ -181,7 +181,7 @@ impl Look<'_> {
                 let outcome = if transition == Transition::Refused { "refused" } else { "obsolete" };
                 self.worker.metrics.call(&self.account.name, &stored.function, outcome);
             }
-            marks.push(Mark { key: stored.key, fence: stored.fence, transition, detail: None });
+            marks.push(Mark::new(stored.key, stored.fence, transition));
         }
         try_join_all(marks.into_iter().map(|mark| self.worker.ledger.mark(mark))).await?;
         Ok(())

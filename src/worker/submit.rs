@@ -77,8 +77,7 @@ pub(super) async fn submit(
             }
             Submitted::Unauthorized { detail } => return Ok(Answer::Again(account.refuse(&detail))),
             Submitted::Gone => {
-                let mark =
-                    Mark { key: stored.key, fence: stored.fence, transition: Transition::Obsolete, detail: None };
+                let mark = Mark::new(stored.key, stored.fence, Transition::Obsolete);
                 worker.ledger.mark(mark).await?;
                 worker.metrics.call(&account.name, &stored.function, "obsolete");
                 return Ok(Answer::Ended);
@@ -102,7 +101,17 @@ async fn post(worker: &Worker, account: &Account, stored: &Stored) -> Submitted 
         Submitted::Gone => "gone",
     };
     worker.metrics.submission(&account.name, outcome);
+    if let Some(detail) = submitted.detail() {
+        tell(worker, stored, outcome, detail).await;
+    }
     submitted
+}
+
+/// A submission that did not end well, for the call's history only.
+async fn tell(worker: &Worker, stored: &Stored, outcome: &str, detail: &str) {
+    if let Err(error) = worker.ledger.tell(&stored.key, &format!("submission {outcome}"), detail).await {
+        tracing::debug!(%error, "a submission is not in its call's history");
+    }
 }
 
 /// A result the platform will not take for its size gives way to an error result under the next key.
@@ -111,7 +120,7 @@ async fn replace(worker: &Worker, account: &Account, stored: Stored, detail: &st
     let result = ToolResult::Error(TOO_LARGE.to_owned());
     let submission = account.platform.encode(&stored.key, &result, generation);
     let smaller = Stored { success: false, submission, generation, ..stored };
-    let completion = Completion { stored: smaller.clone(), detail: Some(detail.to_owned()) };
+    let completion = Completion { stored: smaller.clone(), detail: Some(detail.to_owned()), took: None };
     worker.ledger.complete(completion).await?;
     Ok(smaller)
 }
@@ -121,7 +130,7 @@ pub(super) async fn rekey(worker: &Worker, stored: Stored) -> store::Result<()> 
     let generation = stored.generation + 1;
     let idempotency_key = stored.key.submission_idempotency_key(generation);
     let submission = Submission { idempotency_key, ..stored.submission };
-    let completion = Completion { stored: Stored { submission, generation, ..stored }, detail: None };
+    let completion = Completion { stored: Stored { submission, generation, ..stored }, detail: None, took: None };
     worker.ledger.complete(completion).await?;
     Ok(())
 }
@@ -146,8 +155,7 @@ pub(super) async fn close_leftover(
     if transition == Transition::Obsolete {
         worker.metrics.call(&account.name, &leftover.function, "obsolete");
     }
-    let mark = Mark { key: leftover.key, fence: leftover.fence, transition, detail: None };
-    worker.ledger.mark(mark).await?;
+    worker.ledger.mark(Mark::new(leftover.key, leftover.fence, transition)).await?;
     Ok(None)
 }
 

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use actiond::{
     session::{CallKey, IfInterrupted, SessionKey, Submission},
     store::{
-        Arrival, Arrived, Claim, ClaimRequest, Completion, Config, Database, Due, Filter, Lease, Mark, Note, Postgres,
-        Reset, Sqlite, Store, Stored, Transition,
+        Arrival, Arrived, Claim, ClaimRequest, Completion, Config, Database, Details, Due, Filter, Lease, Ledger, Mark,
+        Note, Origin, Postgres, Reset, Sqlite, Store, Stored, Transition,
     },
 };
 use secrecy::SecretString;
@@ -61,6 +61,8 @@ over_every_store!(
     a_result_may_arrive_before_its_handler_has_said_that_it_comes_later,
     a_result_that_arrives_too_late_is_not_stored,
     a_secret_is_the_same_for_everybody,
+    a_call_has_a_history_of_what_happened_to_it,
+    marks_of_one_call_that_come_at_once_all_count,
 );
 
 async fn sqlite_store() -> (Arc<dyn Store>, tempdir::Folder) {
@@ -94,6 +96,7 @@ fn request(call: &str) -> ClaimRequest {
         deadline: LONG * 60,
         if_interrupted: IfInterrupted::Rerun,
         takeover: false,
+        origin: Origin { by: "here".into(), event: "wh_1".to_owned(), accepted_at: 1 },
     }
 }
 
@@ -121,7 +124,7 @@ fn result(lease: &Lease, body: &[u8]) -> Completion {
         generation: lease.generation,
         submissions: 0,
     };
-    Completion { stored, detail: None }
+    Completion { stored, detail: None, took: Some(Duration::from_millis(5)) }
 }
 
 async fn complete(store: &Arc<dyn Store>, completion: Completion) -> bool {
@@ -129,7 +132,8 @@ async fn complete(store: &Arc<dyn Store>, completion: Completion) -> bool {
 }
 
 async fn mark(store: &Arc<dyn Store>, lease: &Lease, transition: Transition) -> bool {
-    let mark = Mark { key: lease.key.clone(), fence: lease.fence, transition, detail: Some("why\0".to_owned()) };
+    let detail = Some("why\0".to_owned());
+    let mark = Mark { detail, ..Mark::new(lease.key.clone(), lease.fence, transition) };
     store.mark(&[mark]).await.unwrap()[0]
 }
 
@@ -436,15 +440,15 @@ async fn calls_are_listed_newest_first_page_by_page(store: Arc<dyn Store>) {
     ] {
         assert_eq!(store.calls(&filter, None, 100).await.unwrap().len(), count, "{filter:?}");
     }
-    let (row, body) = store.call(&all[1].key).await.unwrap().unwrap();
+    let Details { row, body, .. } = store.call(&all[1].key).await.unwrap().unwrap();
     assert_eq!((&row, body.as_deref()), (&all[1], Some(&b"body"[..])));
     assert!(store.call(&request("none").key).await.unwrap().is_none());
 }
 
 async fn reset(store: &Arc<dyn Store>, call: &str, reset: &Reset) -> bool {
-    let (row, _) = store.call(&request(call).key).await.unwrap().unwrap();
+    let row = store.call(&request(call).key).await.unwrap().unwrap().row;
     assert_eq!(row.refuses(reset), None);
-    store.reset(&row, reset).await.unwrap()
+    store.reset(&row, reset, "cli:me").await.unwrap()
 }
 
 async fn a_retried_call_runs_again_and_answers_under_the_next_key(store: Arc<dyn Store>) {
@@ -472,7 +476,7 @@ async fn a_resubmitted_call_has_its_stored_bytes_submitted_again(store: Arc<dyn 
     for (state, new_key, generation) in
         [(Transition::Refused, false, 0), (Transition::Obsolete, true, 1), (Transition::Submitted(LONG), false, 1)]
     {
-        let (row, _) = store.call(&lease.key).await.unwrap().unwrap();
+        let row = store.call(&lease.key).await.unwrap().unwrap().row;
         assert!(mark(&store, &Lease { fence: row.fence, ..lease.clone() }, state).await);
         assert!(reset(&store, "call_1", &Reset::Resubmit { new_key }).await);
         match claim(&store, request("call_1")).await {
@@ -492,7 +496,7 @@ async fn a_held_call_is_answered_with_the_result_it_is_given(store: Arc<dyn Stor
     let lease = run(&store, asked.clone()).await;
     assert!(mark(&store, &lease, Transition::Released).await);
     assert!(matches!(claim(&store, asked.clone()).await, Claim::Held(_)));
-    let (row, body) = store.call(&lease.key).await.unwrap().unwrap();
+    let Details { row, body, .. } = store.call(&lease.key).await.unwrap().unwrap();
     assert_eq!((row.state.as_str(), body), ("interrupted", None));
 
     let submission = Submission { body: b"given".to_vec(), idempotency_key: "key".to_owned() };
@@ -503,15 +507,15 @@ async fn a_held_call_is_answered_with_the_result_it_is_given(store: Arc<dyn Stor
         other => panic!("{other:?}"),
     }
     assert!(!complete(&store, result(&lease, b"late")).await);
-    let (row, _) = store.call(&lease.key).await.unwrap().unwrap();
+    let row = store.call(&lease.key).await.unwrap().unwrap().row;
     assert!(row.detail.unwrap().starts_with("by hand"));
 }
 
 async fn a_call_that_changed_meanwhile_is_left_alone(store: Arc<dyn Store>) {
     let lease = run(&store, request("call_1")).await;
-    let (seen, _) = store.call(&lease.key).await.unwrap().unwrap();
+    let seen = store.call(&lease.key).await.unwrap().unwrap().row;
     assert!(mark(&store, &lease, Transition::Retrying(Duration::ZERO)).await);
-    assert!(!store.reset(&seen, &Reset::Retry { deadline: LONG }).await.unwrap());
+    assert!(!store.reset(&seen, &Reset::Retry { deadline: LONG }, "cli:me").await.unwrap());
     assert!(store.due(8, LONG).await.unwrap().is_empty(), "nothing was changed");
 }
 
@@ -574,7 +578,7 @@ async fn a_result_that_arrives_is_stored_once_and_makes_its_session_due(store: A
     assert_eq!(store.arrive(&arrival("no such call", b"done")).await.unwrap(), Arrived::Unknown);
     let Claim::Stored(stored) = claim(&store, request("call_1")).await else { panic!("it is stored") };
     assert_eq!((stored.fence, stored.success, &*stored.submission.body), (2, true, &b"done"[..]));
-    let settled = Mark { key: stored.key, fence: stored.fence, transition: Transition::Settled, detail: None };
+    let settled = Mark::new(stored.key, stored.fence, Transition::Settled);
     assert_eq!(store.mark(&[settled]).await.unwrap(), [true]);
     assert_eq!(store.arrive(&arrival("call_1", b"done")).await.unwrap(), Arrived::Repeated);
 }
@@ -608,4 +612,53 @@ async fn a_secret_is_the_same_for_everybody(store: Arc<dyn Store>) {
     let secrets: Vec<_> = futures_util::future::join_all(secrets).await.into_iter().map(Result::unwrap).collect();
     assert!(secrets[0].len() == 32 && secrets.iter().all(|secret| *secret == secrets[0]), "{secrets:?}");
     assert_ne!(store.secret("other", &[9; 32]).await.unwrap(), secrets[0]);
+}
+
+async fn a_call_has_a_history_of_what_happened_to_it(store: Arc<dyn Store>) {
+    let key = request("call_1").key;
+    let first = run(&store, request("call_1")).await;
+    assert!(mark(&store, &first, Transition::Renewed(LONG)).await);
+    assert!(mark(&store, &first, Transition::Retrying(Duration::ZERO)).await);
+    let again = run(&store, request("call_1")).await;
+    assert!(complete(&store, result(&again, b"x")).await);
+    store.tell(&key, "submission retry", "503 \"busy\"\n\0").await.unwrap();
+    assert!(mark(&store, &again, Transition::Refused).await);
+    let row = store.call(&key).await.unwrap().unwrap().row;
+    assert!(store.reset(&row, &Reset::Resubmit { new_key: true }, "cli:me").await.unwrap());
+    let stored = Stored { fence: row.fence + 1, ..result(&again, b"x").stored };
+    assert!(store.mark(&[Mark::new(stored.key, stored.fence, Transition::Settled)]).await.unwrap()[0]);
+
+    let history = store.call(&key).await.unwrap().unwrap().history;
+    let events: Vec<&str> = history.iter().filter_map(|entry| entry["event"].as_str()).collect();
+    let expected =
+        ["claimed", "retrying", "claimed", "completed", "submission retry", "refused", "resubmit", "settled"];
+    assert_eq!(events, expected);
+    assert_eq!(history[0]["cause"], "wh_1");
+    assert_eq!((history[0]["attempt"].as_u64(), history[2]["attempt"].as_u64()), (Some(1), Some(2)));
+    assert_eq!((history[0]["by"].as_str(), history[6]["by"].as_str()), (Some("here"), Some("cli:me")));
+    assert_eq!(history[3]["took_ms"], 5);
+    assert!(history[4]["detail"].as_str().unwrap().starts_with("503 \"busy\"\n"), "{:?}", history[4]);
+    assert!(history.windows(2).all(|pair| pair[0]["at"].as_i64() <= pair[1]["at"].as_i64()), "{history:?}");
+
+    for _ in 0..100 {
+        store.tell(&key, "submission retry", &"x".repeat(300)).await.unwrap();
+    }
+    let history = store.call(&key).await.unwrap().unwrap().history;
+    assert!((40..70).contains(&history.len()), "it is bounded: {}", history.len());
+}
+
+async fn marks_of_one_call_that_come_at_once_all_count(store: Arc<dyn Store>) {
+    let leases = [run(&store, request("call_1")).await, run(&store, request("call_2")).await];
+    let ledger = Ledger::new(store.clone(), LONG);
+    // The first mark keeps the group's only statement busy, so that the others share the next.
+    let transitions =
+        [Transition::Renewed(LONG), Transition::Renewed(LONG), Transition::Renewed(LONG), Transition::Waiting];
+    let marks = transitions
+        .into_iter()
+        .flat_map(|transition| leases.iter().map(move |lease| Mark::new(lease.key.clone(), lease.fence, transition)));
+    let marked = futures_util::future::join_all(marks.map(|mark| ledger.mark(mark))).await;
+    assert!(marked.into_iter().all(|marked| marked.unwrap()));
+    for lease in &leases {
+        assert_eq!(store.call(&lease.key).await.unwrap().unwrap().row.state, "waiting");
+    }
 }

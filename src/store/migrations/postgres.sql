@@ -17,6 +17,8 @@ CREATE TABLE calls (
     submissions     BIGINT NOT NULL DEFAULT 0,
     detail          TEXT,
     note            TEXT,
+    -- JSON Lines, an entry each event.
+    history         TEXT   NOT NULL DEFAULT '',
     created_at      BIGINT NOT NULL,
     updated_at      BIGINT NOT NULL,
     PRIMARY KEY (platform, session, turn, call_id)

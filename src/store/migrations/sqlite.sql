@@ -17,6 +17,8 @@ CREATE TABLE calls (
     submissions     INTEGER NOT NULL DEFAULT 0,
     detail          TEXT,
     note            TEXT,
+    -- JSON Lines, an entry each event.
+    history         TEXT    NOT NULL DEFAULT '',
     created_at      INTEGER NOT NULL,
     updated_at      INTEGER NOT NULL,
     PRIMARY KEY (platform, session, turn, call_id)

@@ -8,7 +8,7 @@ use super::{bind_key, clean};
 use crate::{
     session::{CallKey, SessionKey},
     store::{
-        CallRow, Filter, Reset, Result,
+        CallRow, Details, Filter, Reset, Result, history,
         judge::{in_millis, millis},
         operator::{COLUMNS, Change, listing, read},
     },
@@ -25,7 +25,8 @@ const RESET: &str = "
             deadline_at = coalesce(now + $10, deadline_at),
             success = CASE WHEN $11 THEN $12 ELSE success END, body = CASE WHEN $11 THEN $13 ELSE body END,
             note = CASE WHEN $11 AND body IS NOT NULL THEN NULL ELSE note END,
-            idempotency_key = $14, detail = coalesce($15, detail)
+            idempotency_key = $14, detail = coalesce($15, detail),
+            history = history || '{\"at\":' || now || ',' || $16
         FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
         WHERE platform = $1 AND session = $2 AND turn = $3 AND call_id = $4 AND fence = $5 AND state = $6
         RETURNING platform, session, now)
@@ -59,19 +60,23 @@ pub(super) async fn calls(
     rows.iter().map(row).collect()
 }
 
-pub(super) async fn call(pool: &PgPool, key: &CallKey) -> Result<Option<(CallRow, Option<Vec<u8>>)>> {
+pub(super) async fn call(pool: &PgPool, key: &CallKey) -> Result<Option<Details>> {
     let statement = format!(
-        "SELECT {COLUMNS}, body FROM calls WHERE platform = $1 AND session = $2 AND turn = $3 AND call_id = $4"
+        "SELECT {COLUMNS}, body, history FROM calls WHERE platform = $1 AND session = $2 AND turn = $3 AND call_id = $4"
     );
     let found = bind_key(sqlx::query(AssertSqlSafe(statement)), key).fetch_optional(pool).await?;
-    found.map(|found| Ok((row(&found)?, found.try_get("body")?))).transpose()
+    let details = |found: PgRow| {
+        let history = history::read(found.try_get("history")?);
+        Ok(Details { row: row(&found)?, body: found.try_get("body")?, history })
+    };
+    found.map(details).transpose()
 }
 
 fn row(found: &PgRow) -> Result<CallRow> {
     read(found, found.try_get::<Option<i32>, _>("body_len")?.map(i64::from))
 }
 
-pub(super) async fn reset(pool: &PgPool, row: &CallRow, reset: &Reset) -> Result<bool> {
+pub(super) async fn reset(pool: &PgPool, row: &CallRow, reset: &Reset, by: &str) -> Result<bool> {
     let change = Change::of(row, reset);
     let done = bind_key(sqlx::query(RESET), &row.key)
         .bind(row.fence)
@@ -84,7 +89,8 @@ pub(super) async fn reset(pool: &PgPool, row: &CallRow, reset: &Reset) -> Result
         .bind(change.success)
         .bind(change.body)
         .bind(change.idempotency_key)
-        .bind(clean(change.detail.as_deref()))
+        .bind(change.detail.as_deref().map(clean))
+        .bind(clean(&history::reset(reset, by)))
         .execute(pool)
         .await?;
     Ok(done.rows_affected() == 1)

@@ -1,11 +1,13 @@
-//! The statements, each over arrays with one element a call. `now` is the database's clock in Unix milliseconds.
+//! The statements, each over arrays with one element a call. `now` is the database's clock in Unix milliseconds; an `entry` is
+//! what follows it in the call's history.
 
 pub(super) const CLAIM: &str = "
     INSERT INTO calls (platform, session, turn, call_id, function, state, attempt, fence,
-                       until_at, deadline_at, created_at, updated_at)
-    SELECT platform, session, turn, call_id, function, 'claimed', 1, 1, now + lease, now + deadline, now, now
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[])
-             AS asked (platform, session, turn, call_id, function, lease, deadline),
+                       until_at, deadline_at, created_at, updated_at, history)
+    SELECT platform, session, turn, call_id, function, 'claimed', 1, 1, now + lease, now + deadline, now, now,
+           '{\"at\":' || now || ',' || entry
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::text[])
+             AS asked (platform, session, turn, call_id, function, lease, deadline, entry),
          (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
     ON CONFLICT (platform, session, turn, call_id) DO NOTHING
     RETURNING platform, session, turn, call_id";
@@ -17,7 +19,8 @@ pub(super) const READ: &str = "
 
 /// $5 and $6 are fence and state as they were read: whoever came between makes this miss.
 pub(super) const TAKE: &str = "
-    UPDATE calls SET state = $7, fence = fence + 1, attempt = attempt + 1, until_at = now + $8, updated_at = now
+    UPDATE calls SET state = $7, fence = fence + 1, attempt = attempt + 1, until_at = now + $8, updated_at = now,
+                     history = CASE WHEN length(history) > $10 THEN history ELSE history || '{\"at\":' || now || ',' || $9 END
     FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
     WHERE platform = $1 AND session = $2 AND turn = $3 AND call_id = $4 AND fence = $5 AND state = $6";
 
@@ -25,11 +28,13 @@ pub(super) const TAKE: &str = "
 pub(super) const COMPLETE: &str = "
     UPDATE calls AS c
     SET state = 'completed', success = given.success, body = given.body, idempotency_key = given.idempotency_key,
-        generation = given.generation, detail = given.detail, updated_at = now
+        generation = given.generation, detail = given.detail, updated_at = now,
+        history = CASE WHEN length(c.history) > $12 THEN c.history
+                       ELSE c.history || '{\"at\":' || now || ',' || given.entry END
     FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::boolean[], $7::bytea[], $8::text[],
-                $9::bigint[], $10::text[])
+                $9::bigint[], $10::text[], $11::text[])
              WITH ORDINALITY AS given (platform, session, turn, call_id, fence, success, body, idempotency_key,
-                                       generation, detail, place),
+                                       generation, detail, entry, place),
          (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
     WHERE c.platform = given.platform AND c.session = given.session AND c.turn = given.turn
       AND c.call_id = given.call_id AND c.fence = given.fence
@@ -39,11 +44,13 @@ pub(super) const COMPLETE: &str = "
 pub(super) const MARK: &str = "
     UPDATE calls AS c
     SET state = given.state, until_at = now + given.until, submissions = c.submissions + given.accepted,
-        detail = coalesce(given.detail, c.detail), attempt = c.attempt + given.attempts, updated_at = now
+        detail = coalesce(given.detail, c.detail), attempt = c.attempt + given.attempts, updated_at = now,
+        history = CASE WHEN given.entry IS NULL OR length(c.history) > $12 THEN c.history
+                       ELSE c.history || '{\"at\":' || now || ',' || given.entry END
     FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bigint[], $8::bigint[],
-                $9::text[], $10::bigint[])
+                $9::text[], $10::bigint[], $11::text[])
              WITH ORDINALITY AS given (platform, session, turn, call_id, fence, state, until, accepted, detail,
-                                       attempts, place),
+                                       attempts, entry, place),
          (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
     WHERE c.platform = given.platform AND c.session = given.session AND c.turn = given.turn
       AND c.call_id = given.call_id AND c.fence = given.fence AND c.state <> 'settled'
@@ -55,10 +62,17 @@ pub(super) const NOTE: &str = "
     UPDATE calls SET note = $6
     WHERE platform = $1 AND session = $2 AND turn = $3 AND call_id = $4 AND fence = $5 AND state = 'claimed'";
 
+/// $5 is the entry, $6 the most that a history holds.
+pub(super) const TELL: &str = "
+    UPDATE calls SET history = history || '{\"at\":' || now || ',' || $5
+    FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
+    WHERE platform = $1 AND session = $2 AND turn = $3 AND call_id = $4 AND length(history) <= $6";
+
 /// Whoever holds the call finds a higher fence. A call whose time is over is answered otherwise.
 pub(super) const ARRIVE: &str = "
     UPDATE calls SET state = 'completed', fence = fence + 1, success = $5, body = $6, idempotency_key = $7,
-                     updated_at = now
+                     updated_at = now,
+                     history = CASE WHEN length(history) > $9 THEN history ELSE history || '{\"at\":' || now || ',' || $8 END
     FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
     WHERE platform = $1 AND session = $2 AND turn = $3 AND call_id = $4 AND body IS NULL
       AND state IN ('claimed', 'retrying', 'waiting', 'interrupted') AND deadline_at > now

@@ -8,7 +8,7 @@ use super::{Database, bind_key, clock, sql};
 use crate::{
     session::{CallKey, SessionKey},
     store::{
-        CallRow, Filter, Reset, Result,
+        CallRow, Details, Filter, Reset, Result, history,
         judge::{in_millis, millis},
         operator::{COLUMNS, Change, listing, read},
     },
@@ -23,7 +23,7 @@ const RESET: &str = "
         attempt = CASE WHEN ?11 IS NULL THEN attempt ELSE 0 END, deadline_at = coalesce(?10 + ?11, deadline_at),
         success = CASE WHEN ?12 THEN ?13 ELSE success END, body = CASE WHEN ?12 THEN ?14 ELSE body END,
         note = CASE WHEN ?12 AND body IS NOT NULL THEN NULL ELSE note END,
-        idempotency_key = ?15, detail = coalesce(?16, detail)
+        idempotency_key = ?15, detail = coalesce(?16, detail), history = history || '{\"at\":' || ?10 || ',' || ?17
     WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4 AND fence = ?5 AND state = ?6";
 
 const REVIVE: &str = "
@@ -49,20 +49,24 @@ pub(super) async fn calls(
     rows.iter().map(row).collect()
 }
 
-pub(super) async fn call(database: &Database, key: &CallKey) -> Result<Option<(CallRow, Option<Vec<u8>>)>> {
+pub(super) async fn call(database: &Database, key: &CallKey) -> Result<Option<Details>> {
     let statement = format!(
-        "SELECT {COLUMNS}, body FROM calls WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4"
+        "SELECT {COLUMNS}, body, history FROM calls WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4"
     );
     let found = bind_key(sqlx::query(AssertSqlSafe(statement)), key).fetch_optional(&database.reads).await?;
-    found.map(|found| Ok((row(&found)?, found.try_get("body")?))).transpose()
+    let details = |found: SqliteRow| {
+        let history = history::read(found.try_get("history")?);
+        Ok(Details { row: row(&found)?, body: found.try_get("body")?, history })
+    };
+    found.map(details).transpose()
 }
 
 fn row(found: &SqliteRow) -> Result<CallRow> {
     read(found, found.try_get("body_len")?)
 }
 
-pub(super) async fn reset(database: &Database, row: &CallRow, reset: &Reset) -> Result<bool> {
-    let change = Change::of(row, reset);
+pub(super) async fn reset(database: &Database, row: &CallRow, reset: &Reset, by: &str) -> Result<bool> {
+    let (change, entry) = (Change::of(row, reset), history::reset(reset, by));
     let row = row.clone();
     database
         .write(move |db| {
@@ -81,6 +85,7 @@ pub(super) async fn reset(database: &Database, row: &CallRow, reset: &Reset) -> 
                     .bind(change.body)
                     .bind(change.idempotency_key)
                     .bind(change.detail)
+                    .bind(entry)
                     .execute(&mut *db)
                     .await?;
                 if done.rows_affected() == 0 {

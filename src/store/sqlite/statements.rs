@@ -2,42 +2,30 @@
 
 pub(super) const NOW: &str = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)";
 
-pub(super) const CLAIM: &str = "
-    INSERT INTO calls (platform, session, turn, call_id, function, state, attempt, fence,
-                       until_at, deadline_at, created_at, updated_at)
-    VALUES (?1, ?2, ?3, ?4, ?5, 'claimed', 1, 1, ?6, ?7, ?8, ?8)
-    ON CONFLICT (platform, session, turn, call_id) DO NOTHING";
-
 pub(super) const READ: &str = "
     SELECT state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions, note
     FROM calls WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4";
 
 pub(super) const TAKE: &str = "
-    UPDATE calls SET state = ?5, fence = fence + 1, attempt = attempt + 1, until_at = ?6, updated_at = ?7
+    UPDATE calls SET state = ?5, fence = fence + 1, attempt = attempt + 1, until_at = ?6, updated_at = ?7,
+                     history = CASE WHEN length(history) > ?9 THEN history ELSE history || '{\"at\":' || ?7 || ',' || ?8 END
     WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4";
-
-/// A higher generation replaces a stored result that the platform found too large.
-pub(super) const COMPLETE: &str = "
-    UPDATE calls SET state = 'completed', success = ?6, body = ?7, idempotency_key = ?8, generation = ?9, detail = ?10,
-                     updated_at = ?11
-    WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4 AND fence = ?5
-      AND (state = 'claimed' OR (state IN ('completed', 'submitted') AND ?9 > generation))";
-
-pub(super) const MARK: &str = "
-    UPDATE calls SET state = ?6, until_at = ?7, submissions = submissions + ?8, detail = coalesce(?9, detail),
-                     updated_at = ?10, attempt = attempt + ?11
-    WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4 AND fence = ?5
-      AND state <> 'settled' AND (?6 <> 'claimed' OR state = 'claimed')";
 
 /// What a handler keeps for its next attempt, while it holds the call.
 pub(super) const NOTE: &str = "
     UPDATE calls SET note = ?6
     WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4 AND fence = ?5 AND state = 'claimed'";
 
+/// ?5 is now, ?6 the entry, ?7 the most that a history holds.
+pub(super) const TELL: &str = "
+    UPDATE calls SET history = history || '{\"at\":' || ?5 || ',' || ?6
+    WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4 AND length(history) <= ?7";
+
 /// Whoever holds the call finds a higher fence. A call whose time is over is answered otherwise.
 pub(super) const ARRIVE: &str = "
     UPDATE calls SET state = 'completed', fence = fence + 1, success = ?5, body = ?6, idempotency_key = ?7,
-                     updated_at = ?8
+                     updated_at = ?8,
+                     history = CASE WHEN length(history) > ?10 THEN history ELSE history || '{\"at\":' || ?8 || ',' || ?9 END
     WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4 AND body IS NULL
       AND state IN ('claimed', 'retrying', 'waiting', 'interrupted') AND deadline_at > ?8
     RETURNING function";
