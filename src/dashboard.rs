@@ -25,6 +25,7 @@ use crate::api::{Desk, Name, Problem, Refused};
 
 const STYLE: &str = include_str!("dashboard/style.css");
 const SCRIPT: &str = include_str!("dashboard/live.js");
+const ICON: &str = include_str!("dashboard/icon.svg");
 /// Who an operator is in a call's history.
 const WHO: &str = "dashboard";
 const MAX_FORM: usize = 4 << 20;
@@ -49,6 +50,7 @@ pub fn router(desk: Arc<Desk>) -> Router {
         .route("/login", get(login::form).post(login::login))
         .route("/logout", post(login::logout))
         .route("/style.css", get(|| async { asset("text/css; charset=utf-8", STYLE) }))
+        .route("/icon.svg", get(|| async { asset("image/svg+xml", ICON) }))
         .route("/live.js", get(|| async { asset("text/javascript; charset=utf-8", SCRIPT) }));
     pages.merge(open).layer(DefaultBodyLimit::max(MAX_FORM)).layer(middleware::map_response(harden)).with_state(desk)
 }

@@ -48,6 +48,7 @@ impl<'a> Page<'a> {
                     meta name="viewport" content="width=device-width, initial-scale=1";
                     meta name="color-scheme" content="light dark";
                     title { (self.title) " · actiond" }
+                    link rel="icon" href="/icon.svg";
                     link rel="stylesheet" href="/style.css";
                     @if self.fresh.is_some() { script src="/live.js" defer {} }
                 }

@@ -4,6 +4,7 @@
 
 mod aivax;
 mod api;
+mod browser;
 mod crash;
 mod demo;
 mod endings;

@@ -217,17 +217,17 @@ async fn redied(rig: &Rig, before: &Value) {
     tokio::time::timeout(PATIENCE, wait).await.unwrap();
 }
 
-async fn a_message_that_killed_its_workers_is_put_aside_and_redriven(pair: Pair) {
-    let mut rig = Setup::new(pair).http("a", OBJECT).extra("worker: { max_deliveries: 3 }").start().await;
+/// A session whose message killed three workers, which is as many as it may; the program runs again.
+pub(crate) async fn put_aside(rig: &mut Rig) -> String {
     rig.faults(|f| f.webhook_drop = Rule::ALWAYS);
     let id = rig.session("call a").await;
     rig.worker.take().unwrap().kill().await;
-    let queue = beside(&rig).await;
+    let queue = beside(rig).await;
     queue.publish(&action("openai", &id)).await.unwrap();
     queue.close().await;
     drop(queue);
     loop {
-        let queue = beside(&rig).await;
+        let queue = beside(rig).await;
         let mut consumer = queue.consume().await;
         let delivery = consumer.next().await.unwrap();
         let deaths = delivery.deliveries + 1;
@@ -238,8 +238,13 @@ async fn a_message_that_killed_its_workers_is_put_aside_and_redriven(pair: Pair)
             break;
         }
     }
-
     rig.start_all().await;
+    id
+}
+
+async fn a_message_that_killed_its_workers_is_put_aside_and_redriven(pair: Pair) {
+    let mut rig = Setup::new(pair).http("a", OBJECT).extra("worker: { max_deliveries: 3 }").start().await;
+    let id = put_aside(&mut rig).await;
     let dead = listed(&rig, "dead list --platform openai --reason without --json", 1).await.remove(0);
     assert_eq!(dead["session"].as_str(), Some(&*id));
     assert!(rig.handler.requests("a").is_empty());
