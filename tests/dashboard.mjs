@@ -142,6 +142,8 @@ for (const [name, options] of [
   for (const [place, path] of [["overview", "/"], ["calls", "/calls"], ["call", null], ["dead", "/dead"]]) {
     await other.goto(DASHBOARD + (path ?? (await link())));
     const wide = await other.evaluate(() => document.scrollingElement.scrollWidth - window.innerWidth);
+    const cut = await other.evaluate(() => [...document.querySelectorAll(".scroll")].some((e) => e.scrollWidth > e.clientWidth));
+    assert.ok(!cut, `a table of ${place} is cut off for ${name}`);
     assert.ok(wide <= 0, `${place} is ${wide} px too wide for ${name}`);
     await shoot(other, `${place}-${name}`);
   }

@@ -78,9 +78,11 @@ pub(super) async fn list(State(desk): State<Arc<Desk>>, Query(wanted): Query<Wan
         (filters(&desk, &wanted))
         section.card data-live="calls" {
             (calls(&found.calls))
-            nav.pages aria-label="Pages of calls" {
-                @if !is_first { a href=(wanted.at("")) { "Newest" } }
-                @if let Some(next) = &found.next { a rel="next" href=(wanted.at(next)) { "Older" } }
+            @if !is_first || found.next.is_some() {
+                nav.pages aria-label="Pages of calls" {
+                    @if !is_first { a href=(wanted.at("")) { "Newest" } }
+                    @if let Some(next) = &found.next { a rel="next" href=(wanted.at(next)) { "Older" } }
+                }
             }
         }
     };
@@ -146,17 +148,17 @@ fn facts(detail: &CallDetail) -> Markup {
     let turn = if call.turn.is_empty() { "–" } else { &call.turn };
     html! {
         dl.facts {
+            div.long { dt { "Session" } dd.ids { (call.session) } }
+            div.long { dt { "Turn" } dd.ids { (turn) } }
+            div.long { dt { "Call id" } dd.ids { (call.call_id) } }
             div { dt { "Platform" } dd { (call.platform) } }
-            div { dt { "Session" } dd.ids { (call.session) } }
-            div { dt { "Turn" } dd.ids { (turn) } }
-            div { dt { "Call id" } dd.ids { (call.call_id) } }
             div { dt { "First seen" } dd { (ago(call.created_at)) } }
             div { dt { "Changed" } dd { (ago(call.updated_at)) } }
             div { dt { "Attempts" } dd { (call.attempt) } }
-            div { dt { "Accepted" } dd { (call.submissions) " times" } }
+            div { dt { "Accepted" } dd { (match call.submissions { 0 => "not yet".to_owned(), 1 => "once".to_owned(), n => format!("{n} times") }) } }
             @if let Some(until) = call.until_at { div { dt { "Left alone until" } dd { (ahead(until)) } } }
             @if call.state != "settled" { div { dt { "Deadline" } dd { (ahead(call.deadline_at)) } } }
-            @if let Some(key) = &call.idempotency_key { div { dt { "Submission key" } dd.ids { (key) } } }
+            @if let Some(key) = &call.idempotency_key { div.long { dt { "Submission key" } dd.ids { (key) } } }
         }
     }
 }
@@ -180,14 +182,14 @@ fn timeline(detail: &CallDetail) -> Markup {
     html! {
         ol.timeline {
             @if detail.history.is_empty() {
-                li { (moment(call.created_at, None)) span.event { "first seen" } }
-                li class=(call.state) { (moment(call.updated_at, Some(call.created_at))) span.event { (call.state) } }
+                li { (moment(call.created_at, None)) div { span.event { "first seen" } } }
+                li class=(call.state) { (moment(call.updated_at, Some(call.created_at))) div { span.event { (call.state) } } }
             }
             @for (place, entry) in detail.history.iter().enumerate() {
                 @let at = instant(entry["at"].as_i64().unwrap_or_default());
                 @let before = place.checked_sub(1).map(|before| instant(detail.history[before]["at"].as_i64().unwrap_or_default()));
                 @let event = entry["event"].as_str().unwrap_or_default();
-                li class=(event) { (moment(at, before)) span.event { (event) } (known(entry, at)) }
+                li class=(event) { (moment(at, before)) div { span.event { (event) } (known(entry, at)) } }
             }
         }
     }
@@ -195,23 +197,28 @@ fn timeline(detail: &CallDetail) -> Markup {
 
 /// When, and how long after the moment before.
 fn moment(at: Timestamp, before: Option<Timestamp>) -> Markup {
-    let after = before.map(|before| (at.as_millisecond() - before.as_millisecond()) as f64 / 1000.0);
-    html! { time datetime=(at) title=(at) { @if let Some(after) = after { "+" (span(after)) } @else { (ago(at)) } } }
+    match before.map(|before| (at.as_millisecond() - before.as_millisecond()) as f64 / 1000.0) {
+        Some(after) => html! { time datetime=(at) title=(at) { "+" (span(after)) } },
+        None => ago(at),
+    }
 }
 
+/// What an entry tells beside its event.
 fn known(entry: &Value, at: Timestamp) -> Markup {
     let text = |name: &str| entry[name].as_str();
-    let seconds = |name: &str| entry[name].as_u64().map(|ms| span(ms as f64 / 1000.0));
+    let seconds = |name: &str| {
+        entry[name].as_u64().map(|ms| if ms == 0 { "under 1 ms".to_owned() } else { span(ms as f64 / 1000.0) })
+    };
     let since_webhook = entry["accepted_at"].as_i64().map(|accepted| (at.as_millisecond() - accepted) as f64 / 1000.0);
     html! {
-        @if let Some(attempt) = entry["attempt"].as_u64() { " " span { "attempt " (attempt) } }
-        @if let Some(success) = entry["success"].as_bool() { " " span class=(if success { "good-text" } else { "bad-text" }) { (if success { "success" } else { "error" }) } }
-        @if let Some(took) = seconds("took_ms") { " " span { "took " (took) } }
-        @if let Some(wait) = seconds("wait_ms") { " " span { "again in " (wait) } }
-        @if let Some(by) = text("by") { " " span.soft-text { "by " (by) } }
-        @if let Some(cause) = text("cause") { " " span.soft-text { "for " (cause) } }
-        @if let Some(since) = since_webhook.filter(|since| *since > 0.0) { " " span.soft-text { (span(since)) " after the webhook" } }
-        @for name in ["reason", "status"] { @if let Some(value) = text(name) { " " span { (name) " " (value) } } }
+        @if let Some(success) = entry["success"].as_bool() { span class=(if success { "good-text" } else { "bad-text" }) { (if success { "success" } else { "error" }) } }
+        @if let Some(attempt) = entry["attempt"].as_u64() { span { "attempt " (attempt) } }
+        @if let Some(took) = seconds("took_ms") { span { "took " (took) } }
+        @if let Some(wait) = seconds("wait_ms") { span { "again in " (wait) } }
+        @for name in ["reason", "status"] { @if let Some(value) = text(name) { span { (name) " " (value) } } }
+        @if let Some(cause) = text("cause") { span.soft-text { @if cause == "due" { "was due" } @else { "woken by " (cause) } } }
+        @if let Some(since) = since_webhook.filter(|since| *since > 0.0) { span.soft-text { (span(since)) " after the webhook" } }
+        @if let Some(by) = text("by") { span.soft-text { "by " (by) } }
         @if let Some(detail) = text("detail") { div.why { (detail) } }
     }
 }

@@ -59,9 +59,11 @@ pub(super) async fn list(State(desk): State<Arc<Desk>>, Query(wanted): Query<Wan
         }
         section.card {
             (table(&found.messages, &wanted))
-            nav.pages aria-label="Pages of dead letters" {
-                @if !wanted.cursor.is_empty() { a href=(wanted.address("")) { "Oldest" } }
-                @if let Some(next) = &found.next { a rel="next" href=(wanted.address(next)) { "Newer" } }
+            @if !wanted.cursor.is_empty() || found.next.is_some() {
+                nav.pages aria-label="Pages of dead letters" {
+                    @if !wanted.cursor.is_empty() { a href=(wanted.address("")) { "Oldest" } }
+                    @if let Some(next) = &found.next { a rel="next" href=(wanted.address(next)) { "Newer" } }
+                }
             }
         }
         @if !found.messages.is_empty() { (all(&wanted)) }

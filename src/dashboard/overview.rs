@@ -115,10 +115,10 @@ fn row(function: &Function) -> Markup {
                 @if held > 0 { " " a.badge.bad href={ "/calls?state=interrupted&function=" (name) } { (held) " held" } }
                 @if function.backing_off_ms > 0 { " " span.badge { "backs off " (span(function.backing_off_ms as f64 / 1000.0)) } }
             }
-            td.number { (function.running) @if let Some(allowed) = function.allowed { small { " / " (allowed) } } }
-            td.number { (waiting) }
-            td.number { (of(&["settled"])) }
-            td.number { @if failed > 0 { span.bad-text { (failed) } } @else { "0" } }
+            td.number data-label="running" { (function.running) @if let Some(allowed) = function.allowed { small { " / " (allowed) } } }
+            td.number data-label="waiting" { (waiting) }
+            td.number data-label="settled" { (of(&["settled"])) }
+            td.number data-label="failed" { @if failed > 0 { span.bad-text { (failed) } } @else { "0" } }
             td.wide.limits { (limits(function)) }
             td.act {
                 form method="post" action={ "/functions/" (name) "/" (act) } {
