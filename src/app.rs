@@ -5,7 +5,7 @@ mod desk;
 mod reload;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs::File,
     path::PathBuf,
     sync::Arc,
@@ -25,7 +25,7 @@ use crate::{
     callback::{self, Callbacks},
     config::{self, Config},
     dashboard,
-    function::{self, Live, Registry, source::Source},
+    function::{self, Live, Registry, Serves, source::Source},
     handler::Call,
     http,
     ingress::{self, Ingress, signature::Verifier},
@@ -34,10 +34,10 @@ use crate::{
     metrics::Metrics,
     platform::{self, AgentsApi, Platform},
     process,
-    queue::{self, DeadLetters, Embedded, RabbitMq, RabbitMqDead, SharedQueue},
+    queue::{self, DeadLetters, Embedded, Pools, RabbitMq, RabbitMqDead, SharedQueue},
     session::ToolResult,
     store::{self, Database, Ledger, Postgres, Sqlite, Store},
-    worker::{Account, Worker},
+    worker::{Account, Worker, watch_pools},
 };
 
 /// How often the store is asked whether it is there.
@@ -115,7 +115,14 @@ impl App {
         Self::builder(config).build(role, metrics).await
     }
 
-    async fn assemble(config: Config, code: Code, role: Role, metrics: Metrics) -> anyhow::Result<Self> {
+    async fn assemble(
+        config: Config,
+        code: Code,
+        role: Role,
+        pool: Option<&str>,
+        metrics: Metrics,
+    ) -> anyhow::Result<Self> {
+        let serves = serves(&config, role, pool)?;
         if matches!(config.queue, queue::Config::Embedded) && role != Role::All {
             bail!("queue.type: embedded works within one process: use --role all, or queue.type: rabbitmq");
         }
@@ -128,7 +135,7 @@ impl App {
         let public_url = config.ingress.public_url.as_deref();
         let needs_store = role != Role::Ingress || public_url.is_some();
         let store = if needs_store { Some(open(&config.store).await?) } else { None };
-        let (queue, owned) = queue(&config, store.as_ref(), &metrics).await?;
+        let (queue, owned) = queue(&config, store.as_ref(), pool, &metrics).await?;
         let watched = queue.clone();
         readiness.register("queue", Box::new(move || watched.ready()));
 
@@ -136,7 +143,8 @@ impl App {
         let client = http::client().context("cannot make an HTTP client")?;
         let accounts = accounts(&config.platforms, &client)?;
         let servers = servers(&config, &client)?;
-        let functions = Arc::new(Live::new(code.registry(&config.functions, &client, &servers, Instant::now())?));
+        let registry = code.registry(&config.functions, &client, &servers, Instant::now())?;
+        let functions = Arc::new(Live::serving(registry, serves));
         let desk = desk::desk(desk::Parts {
             config: &config,
             role,
@@ -230,6 +238,7 @@ impl App {
             servers: self.servers.clone(),
             functions: self.functions.clone(),
             metrics: self.metrics.clone(),
+            pools: self.config.worker.pools.clone(),
         });
         self
     }
@@ -353,6 +362,7 @@ async fn work(worker: Arc<Worker>, readiness: Readiness, stop: CancellationToken
     desk::learn_pauses(&worker.ledger, &worker.functions, &worker.metrics, &stop).await;
     let watched = worker.clone();
     let watch = tokio::spawn(async move {
+        let mut unserved = HashSet::new();
         for look in 0_usize.. {
             tokio::time::sleep(STORE_CHECK).await;
             let oldest = watched.ledger.oldest_pending().await;
@@ -368,10 +378,14 @@ async fn work(worker: Arc<Worker>, readiness: Readiness, stop: CancellationToken
             {
                 watched.metrics.queue_depth(depth);
             }
-            if look.is_multiple_of(DEAD_COUNT)
-                && let Some(count) = watched.queue.count_dead().await
-            {
+            if !look.is_multiple_of(DEAD_COUNT) {
+                continue;
+            }
+            if let Some(count) = watched.queue.count_dead().await {
                 watched.metrics.dead(count);
+            }
+            if *watched.functions.serves() == Serves::Unpinned {
+                watch_pools(&watched, &mut unserved).await;
             }
         }
     });
@@ -436,11 +450,13 @@ pub fn dead_letters(config: &queue::Config, opened: &Opened) -> anyhow::Result<A
 async fn queue(
     config: &Config,
     opened: Option<&Opened>,
+    pool: Option<&str>,
     metrics: &Metrics,
 ) -> anyhow::Result<(SharedQueue, Option<File>)> {
     match (&config.queue, opened.and_then(|o| o.database.as_ref())) {
         (queue::Config::RabbitMq(rabbitmq), _) => {
-            Ok((Arc::new(RabbitMq::new(rabbitmq.clone(), metrics.clone())), None))
+            let pools = Pools { names: config.worker.pools.clone(), own: pool.map(ToOwned::to_owned) };
+            Ok((Arc::new(RabbitMq::with_pools(rabbitmq.clone(), &pools, metrics.clone())), None))
         }
         (queue::Config::Embedded, Some(database)) => {
             let owned = database.own().context("queue.type: embedded")?;
@@ -449,6 +465,22 @@ async fn queue(
             Ok((Arc::new(queue), Some(owned)))
         }
         (queue::Config::Embedded, None) => bail!("queue.type: embedded needs a sqlite:// store"),
+    }
+}
+
+/// Whose functions a process of that role and pool runs.
+fn serves(config: &Config, role: Role, pool: Option<&str>) -> anyhow::Result<Serves> {
+    match (pool, role) {
+        (Some(_), Role::Ingress) => bail!("--pool names a pool of workers, and --role ingress has no worker"),
+        (Some(_), _) if matches!(config.queue, queue::Config::Embedded) => {
+            bail!("--pool needs queue.type: rabbitmq; with embedded, one process runs every function")
+        }
+        (Some(pool), _) if !config.worker.pools.iter().any(|name| name == pool) => {
+            bail!("--pool {pool}: must be the name of a pool in worker.pools")
+        }
+        (Some(pool), _) => Ok(Serves::Pool(pool.into())),
+        (None, Role::All) => Ok(Serves::Everything),
+        (None, Role::Ingress | Role::Worker) => Ok(Serves::Unpinned),
     }
 }
 

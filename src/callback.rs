@@ -30,7 +30,7 @@ use tracing::{Instrument as _, field::Empty, info_span};
 
 use self::{envelope::Callback, gate::Gate, listing::Listing, run::Answer};
 use crate::{
-    function::Live,
+    function::{Live, Place},
     metrics::Metrics,
     nonce::Pool,
     platform::{self, AivaxConfig},
@@ -172,8 +172,9 @@ async fn answer(callbacks: Arc<Callbacks>, name: &str, request: Request) -> Resu
     let body = read.map_err(|_| Rejected::TooSlow)?;
     let body = body.map_err(|_| Rejected::Malformed("the body is too large or not complete"))?;
     let callback = Callback::parse(&body).map_err(Rejected::Malformed)?;
-    let Some(function) = callbacks.functions.get(&callback.function, name) else {
-        if callbacks.functions.is_expected(&callback.function) {
+    let here = callbacks.functions.place(&callback.function, name) == Place::Here;
+    let Some(function) = callbacks.functions.get(&callback.function, name).filter(|_| here) else {
+        if here && callbacks.functions.is_expected(&callback.function) {
             return Err(Rejected::NotImported);
         }
         callbacks.metrics.unknown_function(name);
@@ -213,7 +214,7 @@ async fn list(
         (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
     ];
-    (headers, account.listing.render(&callbacks.functions.load(), known)).into_response()
+    (headers, account.listing.render(&callbacks.functions, known)).into_response()
 }
 
 /// Who connected. Behind a proxy it is the proxy.

@@ -40,6 +40,9 @@ enum Command {
         /// Which half of the path this process runs
         #[arg(long, value_enum, default_value = "all")]
         role: Role,
+        /// The pool of worker.pools that this process works for; without it, a worker runs the functions without a pool
+        #[arg(long, env = "ACTIOND_POOL", value_name = "NAME")]
+        pool: Option<String>,
     },
     /// Watch an agent's calls being answered: platform, ingress, worker and handlers in this process, on loopback
     Demo(demo::DemoArgs),
@@ -173,7 +176,7 @@ pub fn main(arguments: Arguments) -> ExitCode {
 
 async fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Serve { config, role } => serve::serve(&config, role).await,
+        Command::Serve { config, role, pool } => serve::serve(&config, role, pool).await,
         Command::Demo(args) => Ok(demo::run(args).await?),
         Command::Init { config, force } => files::init(config.path(), force),
         Command::Check { config, live: false } => files::check(&config),

@@ -2,6 +2,7 @@
 
 mod expand;
 mod functions;
+mod limits;
 mod mcp_servers;
 mod path;
 mod platforms;
@@ -158,9 +159,10 @@ fn config(value: &Value, problems: &Problems) -> Config {
         let what = format!("required; it is where platform {} is told to call", aivax.name);
         ingress_item.error_at(".public_url", &what);
     }
-    let mcp_servers = mcp_servers::servers(&root.key("mcp_servers"), &retry);
-    let functions = functions::functions(&root.key("functions"), &retry, &platforms, &mcp_servers);
-    let function_sources = sources::sources(&root.key("function_sources"), &retry, &platforms);
+    let mcp_servers = mcp_servers::servers(&root.key("mcp_servers"), &retry, &worker.pools);
+    let pools = &worker.pools;
+    let functions = functions::functions(&root.key("functions"), &retry, &platforms, &mcp_servers, pools);
+    let function_sources = sources::sources(&root.key("function_sources"), &retry, &platforms, pools);
     root.finish();
     Config {
         ingress,

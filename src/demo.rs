@@ -208,6 +208,7 @@ fn config(
             max_hold: second * 600,
             max_deliveries: 100,
             unknown_functions: worker::UnknownFunctions::Leave,
+            pools: Vec::new(),
         },
         sweep: worker::sweep::Config { enabled: false, every: second * 300, window: second * 3600 },
         telemetry: telemetry::Config { log: telemetry::LogFormat::Text, otlp: None },
@@ -274,6 +275,7 @@ fn function(name: &str, parameters: Value, handler: handler::Config) -> function
         platforms: Vec::new(),
         dedupe: None,
         redact: Vec::new(),
+        pool: None,
     }
 }
 

@@ -1,18 +1,17 @@
 //! Functions: what the config registers under a name, with its schema compiled and its handler built.
 
 mod aivax_schema;
+mod live;
 pub mod source;
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use arc_swap::ArcSwap;
 use serde_json::{Map, Value};
 
-pub use self::aivax_schema::aivax_schema;
+pub use self::{
+    aivax_schema::aivax_schema,
+    live::{Expected, Live, Place, Serves},
+};
 pub use crate::session::IfInterrupted;
 use crate::{
     allow::Rule,
@@ -48,6 +47,8 @@ pub struct Config {
     pub dedupe: Option<Duration>,
     /// What of its results nobody is shown.
     pub redact: Vec<Path>,
+    /// The pool of workers that alone runs it; none where any worker does.
+    pub pool: Option<Arc<str>>,
 }
 
 impl Config {
@@ -67,6 +68,7 @@ impl Config {
             platforms: Vec::new(),
             dedupe: None,
             redact: Vec::new(),
+            pool: None,
         }
     }
 
@@ -98,6 +100,8 @@ pub struct Function {
     pub dedupe: Option<Duration>,
     /// What of its results nobody is shown.
     pub redact: Vec<Path>,
+    /// The pool of workers that alone runs it.
+    pub pool: Option<Arc<str>>,
     /// The function source that it was imported from; none where the config says it.
     pub source: Option<Arc<str>>,
 }
@@ -192,128 +196,6 @@ impl Registry {
     }
 }
 
-/// The registry that counts now: what the config registers, and beneath it what is imported from elsewhere. Who holds a
-/// function goes on with it when the registry is replaced.
-pub struct Live {
-    layers: Mutex<Layers>,
-    merged: ArcSwap<Registry>,
-    expected: ArcSwap<Vec<Expected>>,
-    /// Names of functions that an operator has paused.
-    paused: ArcSwap<BTreeSet<String>>,
-}
-
-/// Functions that will be registered, but are not known yet.
-#[derive(Clone, Debug)]
-pub struct Expected {
-    /// Who will register them.
-    pub by: String,
-    pub prefix: String,
-    /// What may follow the prefix; anything where empty.
-    pub only: Vec<String>,
-}
-
-struct Layers {
-    config: Registry,
-    /// By source, in the order in which they came first.
-    imports: Vec<(String, Vec<Arc<Function>>)>,
-}
-
-impl Layers {
-    /// A name is the config's if it has it, else the source's that has it already, else the first one's.
-    fn merged(&self, before: &Registry) -> Registry {
-        let mut next = self.config.clone();
-        let had = |function: &&Arc<Function>| {
-            before.by_name(&function.name).is_some_and(|had| had.source.is_some() && had.source == function.source)
-        };
-        let imported = || self.imports.iter().flat_map(|(_, functions)| functions);
-        for function in imported().filter(had).chain(imported()) {
-            next.functions.entry(function.name.clone()).or_insert_with(|| function.clone());
-        }
-        next
-    }
-}
-
-impl Live {
-    pub fn new(config: Registry) -> Self {
-        let merged = ArcSwap::from_pointee(config.clone());
-        Self {
-            layers: Mutex::new(Layers { config, imports: Vec::new() }),
-            merged,
-            expected: ArcSwap::default(),
-            paused: ArcSwap::default(),
-        }
-    }
-
-    /// The registry of this moment.
-    pub fn load(&self) -> Arc<Registry> {
-        self.merged.load_full()
-    }
-
-    /// The function of that name, if it answers this platform.
-    pub fn get(&self, name: &str, platform: &str) -> Option<Arc<Function>> {
-        self.merged.load().get(name, platform).cloned()
-    }
-
-    /// Replaces what the config registers. What was imported stays, but where a name of it is the config's now.
-    pub fn swap(&self, config: Registry) {
-        self.change(|layers| layers.config = config);
-    }
-
-    /// Replaces what one source gave; its functions bear its name. A name that the config or another source has is refused;
-    /// the refused names.
-    pub fn import(&self, source: &str, functions: Vec<Function>) -> Vec<String> {
-        let functions: Vec<_> = functions.into_iter().map(Arc::new).collect();
-        let given = functions.clone();
-        let merged = self.change(|layers| match layers.imports.iter_mut().find(|(name, _)| name == source) {
-            Some((_, before)) => *before = given,
-            None => layers.imports.push((source.to_owned(), given)),
-        });
-        let is_refused =
-            |function: &&Arc<Function>| !merged.by_name(&function.name).is_some_and(|held| Arc::ptr_eq(held, function));
-        functions.iter().filter(is_refused).map(|function| function.name.clone()).collect()
-    }
-
-    /// From now on calls of such functions wait.
-    pub fn expect(&self, expected: Vec<Expected>) {
-        self.expected.store(Arc::new(expected));
-    }
-
-    /// Whoever was expected has registered its functions.
-    pub fn came(&self, by: &str) {
-        self.expected.rcu(|expected| expected.iter().filter(|e| e.by != by).cloned().collect::<Vec<_>>());
-    }
-
-    /// Whether a function of that name may be registered soon.
-    pub fn is_expected(&self, name: &str) -> bool {
-        self.expected.load().iter().any(|expected| match name.strip_prefix(&expected.prefix) {
-            Some(rest) => expected.only.is_empty() || expected.only.iter().any(|only| only == rest),
-            None => false,
-        })
-    }
-
-    /// From now on exactly these are not started here.
-    pub fn pause(&self, names: BTreeSet<String>) {
-        self.paused.store(Arc::new(names));
-    }
-
-    pub fn is_paused(&self, name: &str) -> bool {
-        self.paused.load().contains(name)
-    }
-
-    /// The names of what is paused.
-    pub fn paused(&self) -> Arc<BTreeSet<String>> {
-        self.paused.load_full()
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Layers)) -> Arc<Registry> {
-        let mut layers = self.layers.lock().unwrap_or_else(PoisonError::into_inner);
-        change(&mut layers);
-        let merged = Arc::new(layers.merged(&self.merged.load()));
-        self.merged.store(merged.clone());
-        merged
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 pub(crate) mod tests {
@@ -340,32 +222,8 @@ pub(crate) mod tests {
             platforms: Vec::new(),
             dedupe: None,
             redact: Vec::new(),
+            pool: None,
             source: source.map(Into::into),
         }
-    }
-
-    fn held(live: &Live) -> Vec<String> {
-        let registry = live.load();
-        registry.of("p").iter().map(|f| format!("{}:{}", f.name, f.source.as_deref().unwrap_or("config"))).collect()
-    }
-
-    #[test]
-    fn the_config_wins_and_a_source_replaces_only_its_own() {
-        let live = Live::new(Registry::new([echo("a", None)]));
-        let of = |source, names: &[&str]| names.iter().map(|name| echo(name, Some(source))).collect::<Vec<_>>();
-        assert_eq!(live.import("s", of("s", &["a", "b", "c"])), ["a"]);
-        assert_eq!(live.import("t", of("t", &["c", "d"])), ["c"]);
-        assert_eq!(held(&live), ["a:config", "b:s", "c:s", "d:t"]);
-        assert!(live.import("s", of("s", &["b"])).is_empty());
-        live.swap(Registry::new([echo("b", None), echo("e", None)]));
-        assert_eq!(held(&live), ["b:config", "c:t", "d:t", "e:config"], "a name that was given up is the next one's");
-        assert!(live.import("t", Vec::new()).is_empty());
-        assert_eq!(held(&live), ["b:config", "e:config"]);
-        live.swap(Registry::new([echo("e", None)]));
-        assert_eq!(held(&live), ["b:s", "e:config"], "what the config had hidden is there again");
-        assert_eq!(live.import("t", of("t", &["b", "d"])), ["b"]);
-        assert!(live.import("s", of("s", &["c"])).is_empty());
-        assert_eq!(held(&live), ["b:t", "c:s", "d:t", "e:config"]);
-        assert_eq!(live.import("s", of("s", &["b", "c"])), ["b"], "who has a name keeps it");
     }
 }

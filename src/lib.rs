@@ -29,6 +29,10 @@
 //! by the database's clock. A retry, a busy call and a confirmation check are all "this session is due then": one scheduler
 //! in every worker publishes due sessions ([`worker`]).
 //!
+//! **Pools.** A function can be pinned to a pool of workers ([`function::Serves`]). Everything arrives in the common queue; a
+//! worker of no pool hands a session with pinned calls over to the pool's queue, and claims nothing of them, so that what a
+//! redelivery says of its last holder stays true in either queue. Each worker answers the calls that are its own.
+//!
 //! # The other door
 //!
 //! AIVAX sends no webhooks: it calls each function and waits ([`callback`]). The same functions and the same ledger answer it,

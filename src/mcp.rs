@@ -54,6 +54,8 @@ pub struct Import {
     pub only: Vec<String>,
     /// Where nothing is said, a tool that calls itself read-only or idempotent is run again, and any other is not.
     pub if_interrupted: Option<IfInterrupted>,
+    /// The pool of workers that alone asks for the tools and runs them.
+    pub pool: Option<Arc<str>>,
     pub retry: retry::Policy,
 }
 
@@ -150,8 +152,8 @@ impl Servers {
     pub fn expected(&self) -> Vec<Expected> {
         let expected = |server: &Arc<Server>| {
             let Config { name, import, .. } = server.config();
-            let Import { prefix, only, .. } = import.clone()?;
-            Some(Expected { by: name.clone(), prefix, only })
+            let Import { prefix, only, pool, .. } = import.clone()?;
+            Some(Expected { by: name.clone(), prefix, only, pool, came: false })
         };
         self.servers.values().filter_map(expected).collect()
     }

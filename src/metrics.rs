@@ -1,23 +1,21 @@
 //! The metrics of the program by name; one instrumentation feeds `/metrics`, OTLP and the dashboard.
 
+mod last_delivery;
 pub mod series;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Instant,
-};
+use std::{sync::Arc, time::Instant};
 
 use opentelemetry::{
     KeyValue,
-    metrics::{Counter, Gauge, Histogram, Meter, MeterProvider as _, UpDownCounter},
+    metrics::{Counter, Gauge, Histogram, MeterProvider as _, UpDownCounter},
 };
 use opentelemetry_sdk::metrics::{MeterProviderBuilder, SdkMeterProvider};
 use prometheus::{Registry, TextEncoder};
 
-use self::series::{Point, Series};
+use self::{
+    last_delivery::LastDelivery,
+    series::{Point, Series},
+};
 
 /// From a local publish to a slow handler, in seconds.
 const SECONDS: [f64; 15] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
@@ -52,6 +50,9 @@ struct Inner {
     submissions: Counter<u64>,
     swept_sessions: Counter<u64>,
     config_reloads: Counter<u64>,
+    handovers: Counter<u64>,
+    pool_sessions: Gauge<u64>,
+    pool_workers: Gauge<u64>,
 }
 
 impl Metrics {
@@ -124,6 +125,17 @@ impl Metrics {
     pub fn result_latency(&self, platform: &str, seconds: f64) {
         self.inner.result_latency.record(seconds, &[label("platform", platform)]);
         self.inner.series.record(Instant::now(), |step| step.result.add(seconds));
+    }
+
+    /// `actiond_handovers_total{pool}`
+    pub fn handed_over(&self, pool: &str) {
+        self.inner.handovers.add(1, &[label("pool", pool)]);
+    }
+
+    /// `actiond_pool_sessions{pool}` and `actiond_pool_workers{pool}`
+    pub fn pool(&self, pool: &str, sessions: u64, workers: u64) {
+        self.inner.pool_sessions.record(sessions, &[label("pool", pool)]);
+        self.inner.pool_workers.record(workers, &[label("pool", pool)]);
     }
 
     /// `actiond_calls_in_flight`, +1 and -1.
@@ -254,47 +266,13 @@ impl Inner {
             queue_depth: gauge("actiond_queue_depth", "Messages that wait in the queue."),
             function_paused: gauge("actiond_function_paused", "Whether an operator has paused the function, 0 or 1."),
             series: Series::new(Instant::now()),
+            handovers: counter("actiond_handovers", "Sessions given to the workers of a pool."),
+            pool_sessions: gauge("actiond_pool_sessions", "Sessions that no worker of their pool has taken yet."),
+            pool_workers: gauge("actiond_pool_workers", "Workers that take the sessions of a pool."),
             last_delivery,
             registry,
             provider,
         }
-    }
-}
-
-/// When the last delivery came, in milliseconds since the start and one more; zero before the first.
-struct LastDelivery {
-    start: Instant,
-    at: AtomicU64,
-}
-
-impl LastDelivery {
-    fn register(meter: &Meter) -> Arc<Self> {
-        let last = Arc::new(Self { start: Instant::now(), at: AtomicU64::new(0) });
-        let observed = Arc::clone(&last);
-        meter
-            .f64_observable_gauge("actiond_last_delivery_age")
-            .with_unit("s")
-            .with_description("Time since the queue delivered something to this process.")
-            .with_callback(move |observer| {
-                if let Some(age) = observed.age() {
-                    observer.observe(age, &[]);
-                }
-            })
-            .build();
-        last
-    }
-
-    fn now(&self) {
-        self.at.store(self.millis() + 1, Ordering::Relaxed);
-    }
-
-    fn age(&self) -> Option<f64> {
-        let at = self.at.load(Ordering::Relaxed).checked_sub(1)?;
-        Some(self.millis().saturating_sub(at) as f64 / 1000.0)
-    }
-
-    fn millis(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
     }
 }
 

@@ -12,7 +12,7 @@ use secrecy::SecretString;
 pub use self::{
     dead::{Dead, DeadError, DeadLetters, Fate, Review},
     embedded::Embedded,
-    rabbitmq::{RabbitMq, RabbitMqDead},
+    rabbitmq::{Pools, RabbitMq, RabbitMqDead},
 };
 use crate::session::ActionRequired;
 
@@ -44,6 +44,16 @@ pub enum Topology {
     Verify,
 }
 
+/// What stands before the workers of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub pool: String,
+    /// Messages that nobody has taken yet.
+    pub sessions: u64,
+    /// Workers that take them.
+    pub workers: u64,
+}
+
 /// A publish that is not known to be durable. The caller refuses the webhook (503), so that it is sent again.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
@@ -61,6 +71,16 @@ impl PublishError {
 pub trait Queue: Send + Sync {
     /// Returns when the message is durable: confirmed by a quorum, or committed. Many callers publish at once.
     async fn publish(&self, action: &ActionRequired) -> Result<(), PublishError>;
+
+    /// The same, to the workers of a pool. A queue within one process has no pools.
+    async fn hand_over(&self, _action: &ActionRequired, pool: &str) -> Result<(), PublishError> {
+        Err(PublishError::new(format!("this queue has no pool {pool}")))
+    }
+
+    /// What stands before the workers of each pool; empty where there are none, or it cannot be told now.
+    async fn count_pools(&self) -> Vec<Waiting> {
+        Vec::new()
+    }
 
     /// Starts to consume. One consumer a process; it survives the loss of the broker by itself.
     async fn consume(&self) -> Box<dyn Consumer>;

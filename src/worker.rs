@@ -2,6 +2,7 @@
 
 mod account;
 mod answer;
+mod pools;
 mod reconcile;
 mod scheduler;
 mod sessions;
@@ -13,11 +14,11 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub use self::account::Account;
 pub(crate) use self::answer::{EXPIRED, FAILED, INTERRUPTED};
 use self::sessions::Sessions;
+pub use self::{account::Account, pools::watch_pools};
 use crate::{
-    function::Live,
+    function::{Live, Serves},
     later::Addresses,
     metrics::Metrics,
     queue::{Consumer, SharedQueue},
@@ -43,6 +44,8 @@ pub struct Config {
     /// whatever ends a worker counts against all that it held.
     pub max_deliveries: u32,
     pub unknown_functions: UnknownFunctions,
+    /// Names of the pools that functions may be pinned to.
+    pub pools: Vec<String>,
 }
 
 /// What to do with a pending call of a function that is not registered.
@@ -75,14 +78,18 @@ pub struct Worker {
 impl Worker {
     /// Works until `stop`; then takes nothing new, finishes what it holds within the grace period, and gives the rest back.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let scheduler = tokio::spawn(scheduler::run(self.clone(), stop.clone()));
+        // What is due goes to the common queue, and is handed over from there; those who consume it see to that.
+        let schedules = !matches!(self.functions.serves(), Serves::Pool(_));
+        let scheduler = schedules.then(|| tokio::spawn(scheduler::run(self.clone(), stop.clone())));
         let mut consumer = self.queue.consume().await;
         let tracker = TaskTracker::new();
         self.take(&mut *consumer, &tracker, &stop).await;
         consumer.cancel().await;
         tracker.close();
         self.drain(&tracker).await;
-        let _ = scheduler.await;
+        if let Some(scheduler) = scheduler {
+            let _ = scheduler.await;
+        }
     }
 
     async fn take(self: &Arc<Self>, consumer: &mut dyn Consumer, tracker: &TaskTracker, stop: &CancellationToken) {

@@ -26,6 +26,7 @@ use crate::{
 pub struct Builder {
     config: Config,
     code: Code,
+    pool: Option<String>,
 }
 
 /// What comes from code, not from the config file.
@@ -38,7 +39,7 @@ pub(super) struct Code {
 
 impl Builder {
     pub(super) fn new(config: Config) -> Self {
-        Self { config, code: Code::default() }
+        Self { config, code: Code::default(), pool: None }
     }
 
     /// Binds code to the function of that name, which has `handler: { type: rust }`. A dropped future is a cancelled call.
@@ -66,15 +67,33 @@ impl Builder {
         self.handler(name, run)
     }
 
+    /// Makes the process one of that pool of workers.
+    #[must_use]
+    pub fn pool(mut self, pool: Option<String>) -> Self {
+        self.pool = pool;
+        self
+    }
+
     /// Builds every part. A broker or PostgreSQL that is away is no error: they are waited for while running.
     pub async fn build(self, role: Role, metrics: Metrics) -> anyhow::Result<App> {
         for function in &self.code.functions {
+            check_pool(function, &self.config.worker.pools)?;
             for platform in self.config.platforms.iter().filter(|p| function.answers(&p.name)) {
                 let wrong = |why| anyhow!("function {}: {why} at platform {}", function.name, platform.name);
                 platform.flavor().check_name(&function.name).map_err(wrong)?;
             }
         }
-        App::assemble(self.config, self.code, role, metrics).await
+        App::assemble(self.config, self.code, role, self.pool.as_deref(), metrics).await
+    }
+}
+
+/// The error says which function is pinned to a pool that is not there.
+pub(super) fn check_pool(function: &function::Config, pools: &[String]) -> anyhow::Result<()> {
+    match &function.pool {
+        Some(pool) if !pools.iter().any(|name| **name == **pool) => {
+            bail!("function {}: there is no pool {pool} in worker.pools", function.name)
+        }
+        _ => Ok(()),
     }
 }
 
@@ -127,6 +146,7 @@ impl Code {
             platforms: config.platforms.clone(),
             dedupe: config.dedupe,
             redact: config.redact.clone(),
+            pool: config.pool.clone(),
             source: None,
         })
     }

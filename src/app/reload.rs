@@ -6,10 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::builder::Code;
+use super::builder::{Code, check_pool};
 use crate::{
     config::{self, Digest},
     function::Live,
@@ -32,6 +33,8 @@ pub(super) struct Reload {
     pub(super) servers: Servers,
     pub(super) functions: Arc<Live>,
     pub(super) metrics: Metrics,
+    /// Those that there are queues for.
+    pub(super) pools: Vec<String>,
 }
 
 impl Reload {
@@ -87,6 +90,7 @@ impl Reload {
         let is_new = !live.is_empty();
         if is_new {
             let functions = &loaded.config.functions;
+            functions.iter().try_for_each(|function| check_pool(function, &self.pools)).context("restart first")?;
             let registry = self.code.registry(functions, &self.client, &self.servers, Instant::now())?;
             let count = registry.names().count();
             self.functions.swap(registry.inheriting(&self.functions.load()));

@@ -7,7 +7,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 
 use crate::{
-    function::{Function, Registry},
+    function::{Function, Live, Registry},
     platform::Flavor,
     tools::{Callback, Tool, protocol_function},
 };
@@ -24,16 +24,18 @@ impl Listing {
         Self { url, token: token.cloned(), rendered: Mutex::default() }
     }
 
-    /// The listing of what answers that platform.
-    pub(super) fn render(&self, registry: &Arc<Registry>, platform: &str) -> Bytes {
+    /// The listing of what answers that platform here.
+    pub(super) fn render(&self, live: &Live, platform: &str) -> Bytes {
+        let registry = live.load();
         let mut rendered = self.rendered.lock().unwrap_or_else(PoisonError::into_inner);
         match &*rendered {
-            Some((of, bytes)) if Arc::ptr_eq(of, registry) => bytes.clone(),
+            Some((of, bytes)) if Arc::ptr_eq(of, &registry) => bytes.clone(),
             _ => {
                 let functions = registry.of(platform).into_iter().filter(|f| is_listed(f, platform));
+                let functions = functions.filter(|f| live.serves().has(f.pool.as_deref()));
                 let functions: Vec<Value> = functions.map(|f| self.definition(f)).collect();
                 let bytes = Bytes::from(json!({ "functions": functions }).to_string());
-                *rendered = Some((registry.clone(), bytes.clone()));
+                *rendered = Some((registry, bytes.clone()));
                 bytes
             }
         }
@@ -67,16 +69,17 @@ fn is_listed(function: &Function, platform: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::function::tests::echo;
+    use crate::function::{Serves, tests::echo};
 
     #[test]
-    fn what_aivax_can_call_is_listed_in_order_and_once_for_each_registry() {
+    fn what_aivax_can_call_here_is_listed_in_order_and_once_for_each_registry() {
         let only_other = Function { platforms: vec!["openai".into()], ..echo("elsewhere", None) };
         let names =
             [echo("view_client", None), echo("a-b", None), echo("ab", None), echo("add_note", None), only_other];
-        let registry = Arc::new(Registry::new(names));
+        let pinned = Function { pool: Some("gpu".into()), ..echo("draw", None) };
+        let live = Live::serving(Registry::new(names.into_iter().chain([pinned])), Serves::Unpinned);
         let listing = Listing::new("https://h/functions/aivax".into(), Some(&"token".into()));
-        let bytes = listing.render(&registry, "aivax");
+        let bytes = listing.render(&live, "aivax");
         let function = |name: &str| {
             json!({
                 "name": name,
@@ -88,8 +91,8 @@ mod tests {
         };
         let expected = json!({ "functions": [function("add_note"), function("view_client")] });
         assert_eq!(serde_json::from_slice::<Value>(&bytes).ok(), Some(expected));
-        assert_eq!(listing.render(&registry, "aivax").as_ptr(), bytes.as_ptr());
-        let empty = listing.render(&Arc::default(), "aivax");
+        assert_eq!(listing.render(&live, "aivax").as_ptr(), bytes.as_ptr());
+        let empty = listing.render(&Live::new(Registry::default()), "aivax");
         assert_eq!(empty, r#"{"functions":[]}"#);
     }
 }

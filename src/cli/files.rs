@@ -38,6 +38,9 @@ pub(super) fn check(file: &ConfigFile) -> Result<(), Failure> {
     println!("{} is fine", file.path().display());
     println!("platforms  {}", list(config.platforms.iter().map(|p| p.name.as_str()).collect()));
     println!("functions  {}", list(config.functions.iter().map(|f| f.name.as_str()).collect()));
+    if !config.worker.pools.is_empty() {
+        println!("pools      {}", list(config.worker.pools.iter().map(String::as_str).collect()));
+    }
     if !config.mcp_servers.is_empty() {
         println!("MCP        {}", list(config.mcp_servers.iter().map(|s| s.name.as_str()).collect()));
     }

@@ -11,24 +11,37 @@ use crate::{
     telemetry,
 };
 
-pub(super) async fn serve(file: &ConfigFile, role: Role) -> Result<(), Failure> {
+pub(super) async fn serve(file: &ConfigFile, role: Role, pool: Option<String>) -> Result<(), Failure> {
     let loaded = file.read()?;
     let guard = telemetry::init(&loaded.config.telemetry);
-    let ended = run(file, loaded, role, guard.metrics()).await;
+    let ended = run(file, loaded, role, pool, guard.metrics()).await;
     guard.shutdown().await;
     ended
 }
 
-async fn run(file: &ConfigFile, loaded: Loaded, role: Role, metrics: Metrics) -> Result<(), Failure> {
+async fn run(
+    file: &ConfigFile,
+    loaded: Loaded,
+    role: Role,
+    pool: Option<String>,
+    metrics: Metrics,
+) -> Result<(), Failure> {
     let Loaded { config, digest, .. } = loaded;
     let listeners = Listeners::bind(&config, role).await?;
     let (platforms, functions) = (config.platforms.len(), config.functions.len());
-    let app = App::build(config, role, metrics).await.map_err(|error| Failure::Config(format!("{error:#}")))?;
+    let pool = pool.filter(|pool| !pool.is_empty());
+    let shown = pool.clone().unwrap_or_else(|| "-".to_owned());
+    let app = App::builder(config)
+        .pool(pool)
+        .build(role, metrics)
+        .await
+        .map_err(|error| Failure::Config(format!("{error:#}")))?;
     let app = app.reloading(file.path().to_owned(), digest);
     let stop = signals(Some(app.force()));
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         role = ?role,
+        pool = shown,
         ingress = %address(listeners.ingress.as_ref()),
         admin = %address(Some(&listeners.admin)),
         platforms,

@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 
 use super::{
     expand::is_variable,
+    limits::limits,
     platforms::signing_secret,
     reader::{Item, Section},
-    sections::{HOUR, MOMENT, SECOND, retry},
+    sections::{HOUR, MOMENT, SECOND, pool, retry},
 };
 use crate::{
     allow::Rule,
@@ -19,7 +20,6 @@ use crate::{
         source::{DEFAULT_MIN, DEFAULT_RERANKER, DEFAULT_TOP, search_parameters},
     },
     handler::{self, Body, CommandConfig, HttpConfig, McpConfig, QueryAccount, QueryCollectionConfig, Response, Sign},
-    limits::{self, Rate},
     mcp, platform,
     redact::Path,
     retry as policy,
@@ -31,11 +31,13 @@ pub(super) fn functions(
     base: &policy::Policy,
     platforms: &[platform::Config],
     servers: &[mcp::Config],
+    pools: &[String],
 ) -> Vec<Config> {
     let mut functions: Vec<Config> = Vec::new();
     for item in item.list() {
-        let function = function(&item, base, platforms, servers);
+        let function = function(&item, base, platforms, servers, pools);
         fits_platforms(&item, &function, platforms);
+        fits_pool(&item, &function, platforms);
         item.unique(&function.name, functions.iter().map(|f| f.name.as_str()));
         functions.push(function);
     }
@@ -56,7 +58,23 @@ fn fits_platforms(item: &Item, function: &Config, platforms: &[platform::Config]
     }
 }
 
-fn function(item: &Item, base: &policy::Policy, known: &[platform::Config], servers: &[mcp::Config]) -> Config {
+fn fits_pool(item: &Item, function: &Config, platforms: &[platform::Config]) {
+    let calls = |p: &&platform::Config| matches!(p.kind, platform::Kind::Aivax(_)) && function.answers(&p.name);
+    if let (Some(pool), Some(platform)) = (&function.pool, platforms.iter().find(calls)) {
+        item.warn(&format!(
+            "platform {} calls the ingress, which does not run functions of pool {pool}",
+            platform.name
+        ));
+    }
+}
+
+fn function(
+    item: &Item,
+    base: &policy::Policy,
+    known: &[platform::Config],
+    servers: &[mcp::Config],
+    pools: &[String],
+) -> Config {
     let section = item.section();
     let name = section.key("name").required("required; the name that the model calls");
     let name = name.text_that("must be 1 to 64 letters, digits, dashes or underscores", is_name);
@@ -78,6 +96,7 @@ fn function(item: &Item, base: &policy::Policy, known: &[platform::Config], serv
         platforms: platforms(&section.key("platforms"), known),
         dedupe: section.key("dedupe").duration(SECOND..=24 * HOUR),
         redact: section.key("redact").list().iter().filter_map(redacted).collect(),
+        pool: pool(&section.key("pool"), pools),
     };
     if matches!(config.handler, handler::Config::QueryCollection(_)) && section.key("parameters").is_absent() {
         config.parameters = search_parameters();
@@ -118,30 +137,6 @@ fn redacted(item: &Item) -> Option<Path> {
 
 fn metadata_key(item: &Item) -> Option<String> {
     item.some_text().map(String::from)
-}
-
-fn limits(item: &Item) -> limits::Config {
-    let section = item.section();
-    let allowed = "must be a count and a unit, such as 50/s, 100/m or 1000/h";
-    let limits = limits::Config {
-        concurrency: section.key("concurrency").number(1..=10_000).map(|n| n as usize),
-        rate: section.key("rate").parse(allowed, |value| rate(value.as_str()?)),
-        adaptive: section.key("adaptive").bool().unwrap_or(false),
-    };
-    section.finish();
-    limits
-}
-
-fn rate(text: &str) -> Option<Rate> {
-    let (count, unit) = text.split_once('/')?;
-    let seconds = match unit.trim() {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => return None,
-    };
-    let count = count.trim().parse().ok().filter(|count| (1..=1_000_000).contains(count))?;
-    Some(Rate { count, per: seconds * SECOND })
 }
 
 pub(super) fn platforms(item: &Item, known: &[platform::Config]) -> Vec<String> {

@@ -3,7 +3,7 @@
 use super::{
     functions::{INTERRUPTED, environment, headers, variable, words},
     reader::{Item, Section},
-    sections::{HOUR, MOMENT, SECOND},
+    sections::{HOUR, MOMENT, SECOND, pool},
 };
 use crate::{
     function,
@@ -11,17 +11,45 @@ use crate::{
     retry::Policy,
 };
 
-pub(super) fn servers(item: &Item, retry: &Policy) -> Vec<Config> {
+pub(super) fn servers(item: &Item, retry: &Policy, pools: &[String]) -> Vec<Config> {
     let mut servers: Vec<Config> = Vec::new();
     for item in item.list() {
-        let server = server(&item, retry);
+        let server = server(&item, retry, pools);
+        keeps_to_its_pool(&item, &server, &servers);
         item.unique(&server.name, servers.iter().map(|s| s.name.as_str()));
         servers.push(server);
     }
     servers
 }
 
-fn server(item: &Item, retry: &Policy) -> Config {
+/// Calls of functions that are imported elsewhere are told apart by name alone.
+fn keeps_to_its_pool(item: &Item, server: &Config, before: &[Config]) {
+    let Some(import) = &server.import else { return };
+    let clashes = |other: &&Config| match &other.import {
+        Some(other) => other.pool != import.pool && may_share_a_name(import, other),
+        None => false,
+    };
+    if let Some(other) = before.iter().find(clashes) {
+        let what =
+            format!("may give the same names as server {}, which is in another pool: use another prefix", other.name);
+        item.error_at(".import.prefix", &what);
+    }
+}
+
+fn may_share_a_name(one: &Import, other: &Import) -> bool {
+    let gives = |import: &Import, name: &str| match name.strip_prefix(&import.prefix) {
+        Some(rest) => import.only.is_empty() || import.only.iter().any(|only| only == rest),
+        None => false,
+    };
+    let names = |import: &Import| import.only.iter().map(|only| format!("{}{only}", import.prefix)).collect::<Vec<_>>();
+    match (one.only.is_empty(), other.only.is_empty()) {
+        (true, true) => one.prefix.starts_with(&other.prefix) || other.prefix.starts_with(&one.prefix),
+        (false, _) => names(one).iter().any(|name| gives(other, name)),
+        (true, false) => names(other).iter().any(|name| gives(one, name)),
+    }
+}
+
+fn server(item: &Item, retry: &Policy, pools: &[String]) -> Config {
     let section = item.section();
     let name = section.key("name").required("required; the name that handlers know it by");
     let name = name.text_that("must be 1 to 64 letters, digits, dashes or underscores", function::is_name);
@@ -29,7 +57,7 @@ fn server(item: &Item, retry: &Policy) -> Config {
         name: name.unwrap_or_default().into(),
         link: link(item, &section),
         timeout: section.key("timeout").duration(MOMENT..=24 * HOUR).unwrap_or(30 * SECOND),
-        import: import(&section.key("import"), retry),
+        import: import(&section.key("import"), retry, pools),
     };
     section.finish();
     config
@@ -66,7 +94,7 @@ fn mcp_headers(item: &Item) -> Vec<(String, secrecy::SecretString)> {
     headers
 }
 
-fn import(item: &Item, retry: &Policy) -> Option<Import> {
+fn import(item: &Item, retry: &Policy, pools: &[String]) -> Option<Import> {
     let section = item.section();
     let is_prefix = |text: &str| text.is_empty() || function::is_name(text);
     let only = section.key("only");
@@ -78,6 +106,7 @@ fn import(item: &Item, retry: &Policy) -> Option<Import> {
         prefix: prefix.unwrap_or_default().into(),
         only: only.list().iter().filter_map(|item| item.some_text().map(String::from)).collect(),
         if_interrupted: section.key("if_interrupted").choice(INTERRUPTED),
+        pool: pool(&section.key("pool"), pools),
         retry: retry.clone(),
     };
     section.finish();

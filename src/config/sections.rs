@@ -1,6 +1,6 @@
 //! The sections that a file has once.
 
-use std::{io::IsTerminal, net::SocketAddr, time::Duration};
+use std::{io::IsTerminal, net::SocketAddr, sync::Arc, time::Duration};
 
 use secrecy::{ExposeSecret, SecretString};
 
@@ -137,9 +137,34 @@ pub(super) fn worker(item: &Item) -> worker::Config {
             .key("unknown_functions")
             .choice(&unknown_functions)
             .unwrap_or(worker::UnknownFunctions::Leave),
+        pools: pools(&section.key("pools")),
     };
     section.finish();
     config
+}
+
+/// The pool that something is pinned to.
+pub(super) fn pool(item: &Item, pools: &[String]) -> Option<Arc<str>> {
+    let is_known = |name: &str| pools.iter().any(|pool| pool == name);
+    item.text_that("must be the name of a pool in worker.pools", is_known).map(Into::into)
+}
+
+/// The names become parts of the names of queues and of objects on Kubernetes.
+fn pools(item: &Item) -> Vec<String> {
+    let allowed = "must be 1 to 40 lowercase letters, digits or dashes, not first or last a dash";
+    let is_pool = |text: &str| {
+        let part = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        (1..=40).contains(&text.len()) && text.bytes().all(part) && !text.starts_with('-') && !text.ends_with('-')
+    };
+    let mut pools: Vec<String> = Vec::new();
+    for item in item.list() {
+        let Some(name) = item.text_that(allowed, is_pool) else { continue };
+        match pools.iter().any(|pool| pool == name) {
+            true => item.error("is listed already"),
+            false => pools.push(name.to_owned()),
+        }
+    }
+    pools
 }
 
 pub(super) fn sweep(item: &Item) -> worker::sweep::Config {

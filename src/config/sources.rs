@@ -5,14 +5,14 @@ use secrecy::ExposeSecret;
 use super::{
     functions::{headers, platforms, query_account},
     reader::Item,
-    sections::{HOUR, MOMENT, SECOND},
+    sections::{HOUR, MOMENT, SECOND, pool},
 };
 use crate::{function::source::Config, platform, retry};
 
-pub(super) fn sources(item: &Item, retry: &retry::Policy, known: &[platform::Config]) -> Vec<Config> {
+pub(super) fn sources(item: &Item, retry: &retry::Policy, known: &[platform::Config], pools: &[String]) -> Vec<Config> {
     let mut sources: Vec<Config> = Vec::new();
     for item in item.list() {
-        let source = source(&item, retry, known);
+        let source = source(&item, retry, known, pools);
         let key = |config: &Config| config.hook_key.as_ref().map(|key| key.expose_secret().to_owned());
         if sources.iter().any(|s| !s.url.is_empty() && s.url == source.url && key(s) == key(&source)) {
             item.error_at(".url", "is listed already with the same hook_key");
@@ -22,7 +22,7 @@ pub(super) fn sources(item: &Item, retry: &retry::Policy, known: &[platform::Con
     sources
 }
 
-fn source(item: &Item, retry: &retry::Policy, known: &[platform::Config]) -> Config {
+fn source(item: &Item, retry: &retry::Policy, known: &[platform::Config], pools: &[String]) -> Config {
     let section = item.section();
     let url = section.key("url").required("required, such as https://catalog.internal/functions");
     let config = Config {
@@ -32,6 +32,7 @@ fn source(item: &Item, retry: &retry::Policy, known: &[platform::Config]) -> Con
         headers: headers(&section.key("headers")),
         hook_key: section.key("hook_key").some_secret(),
         platforms: platforms(&section.key("platforms"), known),
+        pool: pool(&section.key("pool"), pools),
         timeout: section.key("timeout").duration(MOMENT..=24 * HOUR).unwrap_or(10 * SECOND),
         retry: super::sections::retry(&section.key("retry"), retry),
         account: query_account(&section.key("platform"), known),

@@ -591,6 +591,54 @@ fn a_server_is_an_address_or_a_program_and_its_tools_are_named_by_handlers() {
 }
 
 #[test]
+fn a_pool_is_named_before_something_is_pinned_to_it() {
+    let pinned = |worker: &str, function: &str, more: &str| {
+        let text = BASE.replace("concurrency: 64", worker).replace("name: f,", &format!("name: f, {function}"));
+        parse(&format!("{text}{more}"), &env)
+    };
+    let import = |prefix: &str, keys: &str| {
+        format!("  - {{ name: m{prefix}, url: 'http://h/', import: {{ prefix: {prefix}, {keys} }} }}\n")
+    };
+    let servers = format!("mcp_servers:\n{}{}", import("a_", "pool: gpu"), import("b_", "only: [x]"));
+    let sources = "function_sources:\n  - { url: 'http://h/list', pool: gpu }\n";
+    let config = pinned("pools: [gpu, web-2]", "pool: gpu,", &format!("{servers}{sources}")).unwrap().config;
+    assert_eq!(config.worker.pools, ["gpu", "web-2"]);
+    assert_eq!(config.functions[0].pool.as_deref(), Some("gpu"));
+    assert_eq!(config.function_sources[0].pool.as_deref(), Some("gpu"));
+    assert_eq!(config.mcp_servers[0].import.as_ref().unwrap().pool.as_deref(), Some("gpu"));
+    let clash = |second: String| format!("mcp_servers:\n{}{second}", import("a_", "pool: gpu"));
+    for (worker, function, more, path, part) in [
+        ("concurrency: 64", "pool: gpu,", "", "functions[0].pool", "a pool in worker.pools"),
+        ("pools: [gpu]", "pool: cpu,", "", "functions[0].pool", "a pool in worker.pools"),
+        ("pools: [gpu]", "pool: [gpu],", "", "functions[0].pool", "text"),
+        ("pools: gpu", "", "", "worker.pools", "must be a list"),
+        ("pools: [gpu, gpu]", "", "", "worker.pools[1]", "listed already"),
+        ("pools: [GPU]", "", "", "worker.pools[0]", "lowercase"),
+        ("pools: [-gpu]", "", "", "worker.pools[0]", "a dash"),
+        ("concurrency: 64", "", sources, "function_sources[0].pool", "a pool in worker.pools"),
+        ("concurrency: 64", "", &servers, "mcp_servers[0].import.pool", "a pool in worker.pools"),
+        ("pools: [gpu]", "", &clash(import("a_b", "only: [x]")), "mcp_servers[1].import.prefix", "server ma_"),
+        ("pools: [gpu]", "", &clash(import("a", "only: [_x]")), "mcp_servers[1].import.prefix", "another pool"),
+        ("pools: [gpu]", "", &clash(import("a_b", "retry: {}")), "mcp_servers[1].import", "unknown key"),
+    ] {
+        let found = lines(pinned(worker, function, more));
+        let right = |line: &String| line.starts_with(path) && line.contains(part);
+        assert!(found.iter().any(right), "{worker} {function} {more}: {found:?}");
+    }
+    let apart = pinned("pools: [gpu]", "", &clash(import("a", "only: [x]")));
+    assert_eq!(lines(apart), Vec::<String>::new());
+}
+
+#[test]
+fn a_pinned_function_that_a_platform_calls_by_itself_is_warned_of() {
+    let text = BASE.lines().nth(1).unwrap();
+    let text = BASE.replace(text, PUBLIC).replace(PLATFORMS, AIVAX).replace("concurrency: 64", "pools: [gpu]");
+    let loaded = parse(&text.replace("name: f,", "name: fun, pool: gpu,"), &env).unwrap();
+    assert_eq!(loaded.warnings.len(), 1);
+    assert!(loaded.warnings[0].contains("platform aivax calls the ingress"), "{:?}", loaded.warnings);
+}
+
+#[test]
 fn the_example_is_the_defaults_and_needs_two_variables() {
     let loaded = parse(EXAMPLE, &env).unwrap();
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);

@@ -59,6 +59,8 @@ pub struct Config {
     pub hook_key: Option<SecretString>,
     /// Names of the platforms that the imported functions answer; all of them where empty.
     pub platforms: Vec<String>,
+    /// The pool of workers that alone runs them.
+    pub pool: Option<Arc<str>>,
     /// How long an imported function may take.
     pub timeout: Duration,
     pub retry: retry::Policy,
@@ -202,6 +204,7 @@ impl Source {
             platforms: self.config.platforms.clone(),
             dedupe: None,
             redact: Vec::new(),
+            pool: self.config.pool.clone(),
             source: Some(self.label.clone()),
         })
     }

@@ -37,10 +37,13 @@ pub struct Importer {
 }
 
 impl Importer {
-    /// Imports from every server that is to be imported from, until `stop`. A server may be away as long as it likes: what
-    /// was imported from it stays.
+    /// Imports from every server that is to be imported from here, until `stop`. A server may be away as long as it likes:
+    /// what was imported from it stays.
     pub async fn run(self, stop: CancellationToken) {
-        let loops = self.servers.iter().filter_map(|server| Some(self.keep(server, server.config().import.as_ref()?)));
+        let loops = self.servers.iter().filter_map(|server| {
+            let import = server.config().import.as_ref()?;
+            self.live.serves().has(import.pool.as_deref()).then(|| self.keep(server, import))
+        });
         tokio::select! {
             _ = futures_util::future::join_all(loops.collect::<Vec<_>>()) => {}
             () = stop.cancelled() => {}
@@ -131,6 +134,7 @@ fn config(server: &str, import: &Import, tool: Tool) -> function::Config {
         handler: handler::Config::Mcp(McpConfig { server: server.to_owned(), tool: tool.name, timeout: None }),
         if_interrupted: import.if_interrupted.unwrap_or(by_hint),
         retry: import.retry.clone(),
+        pool: import.pool.clone(),
         ..function::Config::rust(name, tool.description, Value::Object(tool.input_schema))
     }
 }

@@ -20,6 +20,8 @@ fn all() -> Metrics {
     metrics.submission("openai", "accepted");
     metrics.swept("openai", 2);
     metrics.config_reload("applied");
+    metrics.handed_over("gpu");
+    metrics.pool("gpu", 3, 0);
     metrics.callback("aivax", "answered");
     metrics.function_source("0:h", "fetched");
     metrics
@@ -44,8 +46,11 @@ fn the_text_has_exactly_the_promised_names() {
             "actiond_function_paused gauge",
             "actiond_function_sources_total counter",
             "actiond_handler_seconds histogram",
+            "actiond_handovers_total counter",
             "actiond_last_delivery_age_seconds gauge",
             "actiond_oldest_pending_seconds gauge",
+            "actiond_pool_sessions gauge",
+            "actiond_pool_workers gauge",
             "actiond_publish_seconds histogram",
             "actiond_queue_depth gauge",
             "actiond_result_latency_seconds histogram",
@@ -80,6 +85,8 @@ fn the_text_has_the_labels_and_values() {
         r#"actiond_function_paused{function="f"} 1"#,
         r#"actiond_submissions_total{outcome="accepted",platform="openai"} 1"#,
         r#"actiond_swept_sessions_total{platform="openai"} 2"#,
+        r#"actiond_pool_sessions{pool="gpu"} 3"#,
+        r#"actiond_pool_workers{pool="gpu"} 0"#,
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }

@@ -24,15 +24,24 @@ use self::{
     health::Health,
     lanes::Message,
     publisher::Publisher,
-    topology::Names,
+    topology::{Lane, Names},
 };
-use super::{Consumer, PublishError, Queue, RabbitMqConfig};
+use super::{Consumer, PublishError, Queue, RabbitMqConfig, Waiting};
 use crate::{metrics::Metrics, session::ActionRequired};
 
 /// How long each of the two connections may take to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Exchange and queues are `{prefix}`, `{prefix}.sessions` and `{prefix}.dead`; the same on every broker from 3.10 to 4.x.
+/// The pools of workers, each with a queue of its own.
+#[derive(Clone, Debug, Default)]
+pub struct Pools {
+    pub names: Vec<String>,
+    /// Whose queue is consumed here; the common one where none.
+    pub own: Option<String>,
+}
+
+/// Exchange and queues are `{prefix}`, `{prefix}.sessions`, `{prefix}.sessions.{pool}` and `{prefix}.dead`; the same on every
+/// broker from 3.10 to 4.x.
 pub struct RabbitMq {
     config: Arc<RabbitMqConfig>,
     names: Arc<Names>,
@@ -50,10 +59,15 @@ impl RabbitMq {
 
     /// Starts to connect, and returns without waiting for it. Needs a running tokio runtime; `ready` says how it goes.
     pub fn new(config: RabbitMqConfig, metrics: Metrics) -> Self {
+        Self::with_pools(config, &Pools::default(), metrics)
+    }
+
+    /// The same, beside pools or in one.
+    pub fn with_pools(config: RabbitMqConfig, pools: &Pools, metrics: Metrics) -> Self {
         // amqps needs one; whoever else installed theirs first is welcome.
         crate::http::use_ring();
         let config = Arc::new(config);
-        let names = Arc::new(Names::new(&config.prefix));
+        let names = Arc::new(Names::new(&config.prefix, pools));
         let health = Arc::new(Health::new(metrics));
         let publisher = Arc::new(Publisher::new(config.clone(), names.clone(), health.clone()));
         let publishing = Supervised::default();
@@ -65,10 +79,24 @@ impl RabbitMq {
 #[async_trait]
 impl Queue for RabbitMq {
     async fn publish(&self, action: &ActionRequired) -> Result<(), PublishError> {
-        let body = message::encode(action).map_err(|error| PublishError::new(error.to_string()))?;
-        let exchange = self.names.exchange.clone();
-        let routing_key = self.names.routing_key.clone();
-        self.publisher.publish(Message { exchange, routing_key, body, properties: message::properties(action) }).await
+        self.send(action, &self.names.sessions).await
+    }
+
+    async fn hand_over(&self, action: &ActionRequired, pool: &str) -> Result<(), PublishError> {
+        let found = self.names.pools.iter().find(|(name, _)| name == pool);
+        let (_, lane) = found.ok_or_else(|| PublishError::new(format!("there is no pool {pool}")))?;
+        self.send(action, lane).await
+    }
+
+    async fn count_pools(&self) -> Vec<Waiting> {
+        let queues: Vec<_> = self.names.pools.iter().map(|(_, lane)| lane.queue.clone()).collect();
+        let counts = self.publisher.count(&queues).await.unwrap_or_default();
+        let waiting = self.names.pools.iter().zip(counts).map(|((pool, _), found)| Waiting {
+            pool: pool.clone(),
+            sessions: found.message_count().into(),
+            workers: found.consumer_count().into(),
+        });
+        waiting.collect()
     }
 
     async fn consume(&self) -> Box<dyn Consumer> {
@@ -90,16 +118,29 @@ impl Queue for RabbitMq {
     }
 
     async fn count_dead(&self) -> Option<u64> {
-        self.publisher.count(&self.names.dead).await
+        let counts = self.publisher.count(std::slice::from_ref(&self.names.dead)).await?;
+        counts.first().map(|found| found.message_count().into())
     }
 
     async fn depth(&self) -> Option<u64> {
-        self.publisher.count(&self.names.sessions).await
+        let pools = self.names.pools.iter().map(|(_, lane)| lane);
+        let queues: Vec<_> =
+            std::iter::once(&self.names.sessions).chain(pools).map(|lane| lane.queue.clone()).collect();
+        let counts = self.publisher.count(&queues).await?;
+        Some(counts.iter().map(|found| u64::from(found.message_count())).sum())
     }
 
     async fn close(&self) {
         self.consuming.end().await;
         self.publishing.end().await;
+    }
+}
+
+impl RabbitMq {
+    async fn send(&self, action: &ActionRequired, to: &Lane) -> Result<(), PublishError> {
+        let body = message::encode(action).map_err(|error| PublishError::new(error.to_string()))?;
+        let (exchange, routing_key) = (self.names.exchange.clone(), to.routing_key.clone());
+        self.publisher.publish(Message { exchange, routing_key, body, properties: message::properties(action) }).await
     }
 }
 

@@ -1,7 +1,7 @@
 //! One look at a session: what the platform says is pending is answered, until nothing of ours is.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     time::Duration,
 };
 
@@ -12,9 +12,11 @@ use tracing::Instrument;
 use super::{
     Account, Worker,
     answer::{Answer, answer},
+    pools::{MISPLACED, REFUSED, hand_back, hand_over},
     submit::{Posted, Reply, close_leftover},
 };
 use crate::{
+    function::Place,
     platform,
     retry::Policy,
     session::{ActionRequired, CallKey, FunctionCall, RequiredAction, Session},
@@ -47,8 +49,17 @@ pub(super) async fn reconcile(
     let Some(account) = worker.accounts.get(&action.session.platform) else {
         return Ok(Outcome::Reject(format!("platform {} is not configured", action.session.platform)));
     };
-    let mut look =
-        Look { worker, account, action, redelivered, resumed, again: None, away: false, handled: HashSet::new() };
+    let mut look = Look {
+        worker,
+        account,
+        action,
+        redelivered,
+        resumed,
+        again: None,
+        away: false,
+        handled: HashSet::new(),
+        first: true,
+    };
     // Read before the platform is asked: a call that is claimed meanwhile must not look as if it had gone.
     let mut leftovers = look.leftovers().await?;
     let mut posted: Vec<Posted> = Vec::new();
@@ -91,6 +102,8 @@ struct Look<'a> {
     away: bool,
     /// Calls that this look has dealt with.
     handled: HashSet<CallKey>,
+    /// The platform was asked once.
+    first: bool,
 }
 
 impl Look<'_> {
@@ -193,10 +206,22 @@ impl Look<'_> {
         leftovers: Vec<Unfinished>,
         pending: &HashMap<CallKey, FunctionCall>,
     ) -> store::Result<()> {
+        let mut pools = BTreeSet::new();
         for leftover in leftovers.into_iter().filter(|l| !pending.contains_key(&l.key)) {
-            if let Some(after) = close_leftover(self.worker, self.account, leftover).await? {
-                self.again(after);
+            match self.worker.functions.place(&leftover.function, &self.account.name) {
+                Place::Here => {
+                    if let Some(after) = close_leftover(self.worker, self.account, leftover).await? {
+                        self.again(after);
+                    }
+                }
+                Place::Pool(pool) => drop(pools.insert(pool)),
+                Place::Elsewhere => {}
             }
+        }
+        // With a try behind it, they read what is left too.
+        let action = ActionRequired { tries: self.action.tries.max(1), ..self.action.clone() };
+        if !hand_over(self.worker, &action, &pools).await {
+            self.again(REFUSED);
         }
         Ok(())
     }
@@ -206,8 +231,31 @@ impl Look<'_> {
         pending.into_values().filter(|call| self.handled.insert(call.key.clone())).collect()
     }
 
+    /// The calls that are ours. The session is given to whoever has others, before a handler of ours takes its time.
+    async fn ours(&mut self, calls: Vec<FunctionCall>) -> Vec<FunctionCall> {
+        let (mut ours, mut pools, mut elsewhere) = (Vec::new(), BTreeSet::new(), false);
+        for call in calls {
+            match self.worker.functions.place(&call.name, &self.account.name) {
+                Place::Here => ours.push(call),
+                Place::Pool(pool) => drop(pools.insert(pool)),
+                Place::Elsewhere => elsewhere = true,
+            }
+        }
+        if !hand_over(self.worker, self.action, &pools).await {
+            self.again(REFUSED);
+        }
+        // Whoever handed it over knows the others, but not those that came since.
+        match (elsewhere, std::mem::replace(&mut self.first, false)) {
+            (true, true) if ours.is_empty() => self.again(MISPLACED),
+            (true, false) if !hand_back(self.worker, self.action).await => self.again(REFUSED),
+            _ => {}
+        }
+        ours
+    }
+
     /// Answers calls at once, each by itself; what was posted must be confirmed.
     async fn answer(&mut self, session: &Session, calls: Vec<FunctionCall>) -> store::Result<Vec<Posted>> {
+        let calls = self.ours(calls).await;
         let (worker, account, action, redelivered) = (self.worker, self.account, self.action, self.redelivered);
         let answers = calls.into_iter().map(|call| answer(worker, account, session, call, action, redelivered));
         let mut posted = Vec::new();

@@ -182,6 +182,13 @@ class Refusals(unittest.TestCase):
         ("minimal", ["expose.httpRoute.enabled=true", "expose.host=a.example"], "parentRefs is missing"),
         ("embedded", ["worker.hpa.enabled=true"], "worker.hpa.enabled cannot be true with mode embedded"),
         ("embedded", ["postgresql.url=postgres://x"], "postgresql is not used with mode embedded"),
+        ("embedded", ["worker.pools[0].name=gpu"], "worker.pools cannot be set with mode embedded"),
+        ("minimal", ["config.worker.pools[0]=gpu"], "config.worker.pools cannot be set: use worker.pools in the values"),
+        ("minimal", ["config.functions[0].pool=gpu"], "config.functions[0] is pinned to pool gpu, which is not in worker.pools"),
+        ("pools", ["worker.pools[1].name=gpu"], "worker.pools: gpu is listed twice"),
+        ("minimal", ["worker.pools[0].name=GPU"], "name"),
+        ("minimal", ["worker.pools[0].name=gpu", "worker.pools[0].replica=2"], "replica"),
+        ("minimal", ["worker.pools[0].name=gpu", "worker.pools[0].keda.enabled=true"], "worker.pools, gpu: keda.existingSecret.name is missing"),
         # There is no such key: one pod is all that embedded has.
         ("embedded", ["embedded.replicas=2"], "replicas"),
         ("minimal", ["worker.replica=2"], "replica"),
@@ -265,6 +272,63 @@ class Scaling(unittest.TestCase):
         self.assertEqual(release.container("rel-actiond")["args"], ["serve", "--role", "all"])
         config = yaml.safe_load(release.config("rel-actiond"))
         self.assertEqual((config["queue"]["type"], config["store"]["url"]), ("embedded", "sqlite:///data/actiond.db"))
+
+
+class Pools(unittest.TestCase):
+    def setUp(self):
+        self.release = Release("pools")
+
+    def test_each_is_a_deployment_of_its_own_that_says_its_name(self):
+        names = [item["metadata"]["name"] for item in self.release.all("Deployment")]
+        self.assertEqual(names, [f"rel-actiond-{name}" for name in ("ingress", "worker", "worker-gpu", "worker-browser")])
+        self.assertEqual(self.release.container("rel-actiond-worker")["args"], ["serve", "--role", "worker"])
+        self.assertEqual(self.release.container("rel-actiond-worker-gpu")["args"], ["serve", "--role", "worker", "--pool", "gpu"])
+        self.assertEqual(yaml.safe_load(self.release.config("rel-actiond-worker-gpu"))["worker"]["pools"], ["gpu", "browser"])
+        selectors = [item["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"] for item in self.release.all("Deployment")]
+        self.assertEqual(len(set(selectors)), 4)
+
+    def test_each_is_as_the_other_workers_but_for_what_it_says(self):
+        pods = {owner: spec for _, spec, owner in self.release.pods()}
+        worker, gpu, browser = (pods[f"rel-actiond-worker{end}"] for end in ("", "-gpu", "-browser"))
+        self.assertEqual(gpu["nodeSelector"], {"accelerator": "true"})
+        self.assertNotIn("nodeSelector", worker)
+        self.assertEqual([spec["terminationGracePeriodSeconds"] for spec in (worker, gpu, browser)], [140, 600, 140])
+        limits = lambda owner: self.release.container(owner)["resources"]["limits"]
+        self.assertEqual(limits("rel-actiond-worker-gpu"), {"nvidia.com/gpu": 1, "memory": "16Gi"})
+        self.assertEqual(limits("rel-actiond-worker-browser"), limits("rel-actiond-worker"))
+        self.assertEqual([c["name"] for c in gpu["containers"]], ["actiond", "draw"])
+        self.assertIn({"name": "DISPLAY", "value": ":1"}, self.release.container("rel-actiond-worker-browser")["env"])
+        self.assertEqual(self.release.one("Deployment", "rel-actiond-worker-browser")["spec"]["replicas"], 1)
+        self.assertNotIn("replicas", self.release.one("Deployment", "rel-actiond-worker-gpu")["spec"])
+        budgets = {item["metadata"]["name"]: item["spec"]["maxUnavailable"] for item in self.release.all("PodDisruptionBudget")}
+        self.assertEqual(budgets, {"rel-actiond-ingress": 1, "rel-actiond-worker": "50%", "rel-actiond-worker-gpu": "50%"})
+
+    def test_keda_follows_the_queue_of_each(self):
+        scaled = {item["metadata"]["name"]: item["spec"] for item in self.release.all("ScaledObject")}
+        queues = {name: spec["triggers"][0]["metadata"]["queueName"] for name, spec in scaled.items()}
+        self.assertEqual(queues, {"rel-actiond-worker": "eu.answers.sessions", "rel-actiond-worker-gpu": "eu.answers.sessions.gpu"})
+        gpu = scaled["rel-actiond-worker-gpu"]
+        self.assertEqual((gpu["minReplicaCount"], gpu["maxReplicaCount"], gpu["pollingInterval"]), (0, 4, 15))
+        self.assertEqual(gpu["fallback"], {"failureThreshold": 3, "replicas": 1})
+        self.assertEqual(gpu["triggers"][0]["authenticationRef"], {"name": "rel-actiond-worker-gpu"})
+        self.release.one("TriggerAuthentication", "rel-actiond-worker-gpu")
+        self.assertEqual(self.release.secret("rel-actiond-worker-gpu-keda"), self.release.secret("rel-actiond-worker-keda"))
+
+    def test_each_is_watched_and_kept_apart(self):
+        wanted = self.release.one("PodMonitor")["spec"]["selector"]["matchLabels"].items()
+        for name in ("worker-gpu", "worker-browser"):
+            meta = next(meta for meta, _, pod in self.release.pods() if pod == f"rel-actiond-{name}")
+            self.assertLessEqual(wanted, meta["labels"].items())
+            policy = self.release.one("NetworkPolicy", f"rel-actiond-{name}")["spec"]
+            self.assertLessEqual(policy["podSelector"]["matchLabels"].items(), meta["labels"].items())
+            self.assertEqual([rule["ports"][0]["port"] for rule in policy["ingress"]], ["admin"])
+            ports = [p["port"] for rule in policy["egress"] for p in rule["ports"]]
+            self.assertTrue({5432, 5672, 443} <= set(ports), ports)
+
+    def test_the_notes_say_what_each_runs(self):
+        notes = rig.helm("helm4", "install", "rel", str(rig.CHART), "--dry-run=client", "--values", str(MATRIX["pools"])).split("NOTES:")[1]
+        self.assertIn("Workers of pool gpu alone run draw.", notes)
+        self.assertIn("Workers of pool browser alone run what is imported for them.", notes)
 
 
 class Parts(unittest.TestCase):

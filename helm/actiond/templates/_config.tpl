@@ -24,6 +24,26 @@
 {{- end }}
 {{- end }}
 
+{{- /* What is pinned to a pool must find one. */}}
+{{- define "actiond.pinned" -}}
+{{- $names := list }}
+{{- range .Values.worker.pools }}
+{{- if has .name $names }}
+{{- fail (printf "\n\nworker.pools: %s is listed twice.\n" .name) }}
+{{- end }}
+{{- $names = append $names .name }}
+{{- end }}
+{{- range $key := list "functions" "function_sources" "mcp_servers" }}
+{{- range $i, $entry := get $.Values.config $key | default list }}
+{{- with eq $key "mcp_servers" | ternary (($entry.import | default dict).pool) $entry.pool }}
+{{- if not (has . $names) }}
+{{- fail (printf "\n\nconfig.%s[%d] is pinned to pool %s, which is not in worker.pools.\n" $key $i .) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- /* Seconds until Kubernetes kills the pod. */}}
 {{- define "actiond.termination" -}}
 {{- with .settings.terminationGracePeriodSeconds }}{{ int64 . }}
@@ -38,7 +58,7 @@
 {{- /* actiond.yaml: config and what the chart owns. */}}
 {{- define "actiond.config" -}}
 {{- $config := deepCopy .Values.config }}
-{{- range $path, $instead := dict "ingress.listen" "the chart sets it" "admin.listen" "the chart sets it" "admin.token" "use admin in the values" "queue.type" "use mode in the values" "queue.url" "use rabbitmq in the values" "store.url" "use postgresql in the values" }}
+{{- range $path, $instead := dict "ingress.listen" "the chart sets it" "admin.listen" "the chart sets it" "admin.token" "use admin in the values" "worker.pools" "use worker.pools in the values" "queue.type" "use mode in the values" "queue.url" "use rabbitmq in the values" "store.url" "use postgresql in the values" }}
 {{- $parts := splitList "." $path }}
 {{- if hasKey (get $config (first $parts) | default dict) (last $parts) }}
 {{- fail (printf "\n\nconfig.%s cannot be set: %s.\n" $path $instead) }}
@@ -60,6 +80,12 @@
 {{- $_ := set $config.queue "type" "rabbitmq" }}
 {{- $_ := set $config.queue "url" "${ACTIOND_AMQP_URL}" }}
 {{- $_ := set $config.store "url" "${ACTIOND_DATABASE_URL}" }}
+{{- end }}
+{{- include "actiond.pinned" . }}
+{{- with .Values.worker.pools }}
+{{- $names := list }}
+{{- range . }}{{ $names = append $names .name }}{{ end }}
+{{- $_ := set $config.worker "pools" $names }}
 {{- end }}
 {{- if not $config.worker.grace_period }}
 {{- $_ := set $config.worker "grace_period" (printf "%ss" (include "actiond.grace" .)) }}

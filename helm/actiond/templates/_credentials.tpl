@@ -118,7 +118,9 @@ ACTIOND_ADMIN_TOKEN: {{ include "actiond.text" .Values.admin.token | quote }}
 
 {{- /* Every variable that config asks for must come from somewhere; only what the chart can see is judged. */}}
 {{- define "actiond.variables" -}}
-{{- if not (or .Values.existingSecret .Values.extraEnv .Values.extraEnvFrom .Values.ingress.extraEnv .Values.worker.extraEnv .Values.embedded.extraEnv) }}
+{{- $pools := list }}
+{{- range .Values.worker.pools }}{{ $pools = concat $pools (.extraEnv | default list) }}{{ end }}
+{{- if not (or .Values.existingSecret .Values.extraEnv .Values.extraEnvFrom .Values.ingress.extraEnv .Values.worker.extraEnv $pools .Values.embedded.extraEnv) }}
 {{- $missing := list }}
 {{- range regexFindAll "(^|[^$])\\$\\{[A-Za-z_][A-Za-z0-9_]*\\}" (toYaml .Values.config) -1 }}
 {{- $name := regexFind "[A-Za-z_][A-Za-z0-9_]*" (regexFind "\\{.*" .) }}

@@ -1,4 +1,4 @@
-{{- /* metadata and spec of a pod that serves: (dict "root" $ "component" "worker" "role" "worker" "settings" .Values.worker). */}}
+{{- /* metadata and spec of a pod that serves: (dict "root" $ "component" "worker" "role" "worker" "pool" "" "settings" .Values.worker). */}}
 {{- define "actiond.pod" -}}
 {{- $values := .root.Values }}
 metadata:
@@ -49,7 +49,7 @@ spec:
   containers:
     - name: actiond
       {{- include "actiond.container" .root | nindent 6 }}
-      args: [serve, --role, {{ .role }}]
+      args: [serve, --role, {{ .role }}{{ with .pool }}, --pool, {{ . | quote }}{{ end }}]
       {{- include "actiond.environment" . | nindent 6 }}
       ports:
         {{- if ne .role "worker" }}

@@ -67,6 +67,7 @@ impl Catalogue {
             headers: vec![("x-catalogue".into(), "secret".into())],
             hook_key: Some("shared-hook-key".into()),
             platforms: Vec::new(),
+            pool: None,
             timeout: Duration::from_secs(10),
             retry: retry::Policy::default(),
             account: None,

@@ -142,7 +142,7 @@ impl Source {
             channel.basic_qos(self.config.prefetch.max(1), BasicQosOptions::default()).await?;
             let tag = short(&format!("actiond-{}", uuid::Uuid::now_v7()));
             let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
-            let messages = channel.basic_consume(self.names.sessions.clone(), tag, options, arguments).await?;
+            let messages = channel.basic_consume(self.names.own.clone(), tag, options, arguments).await?;
             Ok((channel, messages))
         };
         let (channel, messages) = within(RPC_TIMEOUT, "starting to consume", start).await?;
@@ -163,7 +163,7 @@ impl Source {
                 },
                 failure = &mut lost => return failure,
                 _ = probe.tick() => {
-                    match within(RPC_TIMEOUT, "a sign of life", topology::look(&from.channel, &self.names.sessions)).await {
+                    match within(RPC_TIMEOUT, "a sign of life", topology::look(&from.channel, &self.names.own)).await {
                         Ok(queue) if queue.consumer_count() == 0 => return Failure::away("the broker lost the consumer"),
                         Ok(_) => {}
                         Err(failure) => return failure,
@@ -244,7 +244,7 @@ impl Held {
     async fn reject_for(self: Box<Self>, reason: String) {
         let dead = Message {
             exchange: self.names.dead_exchange.clone(),
-            routing_key: self.names.routing_key.clone(),
+            routing_key: self.names.sessions.routing_key.clone(),
             body: self.body.clone(),
             properties: message::dead(&self.properties, &reason, message::Death::now()),
         };

@@ -11,6 +11,7 @@ use lapin::{
 
 use super::{
     super::{DeadError, DeadLetters, Fate, RabbitMqConfig, Review, Topology},
+    Pools,
     connection::{Failure, RPC_TIMEOUT, close, connect, short, within},
     lanes::outcome,
     message,
@@ -28,7 +29,7 @@ impl RabbitMqDead {
     pub fn new(config: RabbitMqConfig) -> Self {
         // amqps needs one; whoever else installed theirs first is welcome.
         crate::http::use_ring();
-        let names = Names::new(&config.prefix);
+        let names = Names::new(&config.prefix, &Pools::default());
         Self { config, names }
     }
 
@@ -107,7 +108,7 @@ impl RabbitMqDead {
         body: &[u8],
     ) -> Result<(), Failure> {
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let (exchange, key) = (self.names.exchange.clone(), self.names.routing_key.clone());
+        let (exchange, key) = (self.names.exchange.clone(), self.names.sessions.routing_key.clone());
         let properties = message::redriven(properties);
         let publish = async { channel.basic_publish(exchange, key, options, body, properties).await?.await };
         let confirmed = within(self.config.confirm_timeout, "a confirm", publish).await?;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use lapin::{Connection, types::ShortString};
+use lapin::{Connection, Queue, types::ShortString};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -49,16 +49,19 @@ impl Publisher {
         }
     }
 
-    /// How many messages a queue holds; `None` while the broker is away.
-    pub(super) async fn count(&self, queue: &ShortString) -> Option<u64> {
+    /// What queues hold; `None` while the broker is away.
+    pub(super) async fn count(&self, queues: &[ShortString]) -> Option<Vec<Queue>> {
         let Line::Up(lanes) = self.line() else { return None };
         let look = async {
             let channel = lanes.connection.create_channel().await?;
-            let found = topology::look(&channel, queue).await?;
+            let mut found = Vec::with_capacity(queues.len());
+            for queue in queues {
+                found.push(topology::look(&channel, queue).await?);
+            }
             channel.close(200, short("counted")).await?;
             Ok(found)
         };
-        Some(within(RPC_TIMEOUT, "counting", look).await.ok()?.message_count().into())
+        within(RPC_TIMEOUT, "counting", look).await.ok()
     }
 
     /// Keeps a connection until `stop`.

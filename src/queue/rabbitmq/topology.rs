@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use super::{
     super::Topology,
+    Pools,
     connection::{Failure, short},
 };
 
@@ -27,22 +28,40 @@ const NOT_FOUND: u16 = 404;
 /// What everything is called on the broker.
 pub(super) struct Names {
     pub(super) exchange: ShortString,
-    pub(super) routing_key: ShortString,
-    pub(super) sessions: ShortString,
+    /// Where every session comes first.
+    pub(super) sessions: Lane,
+    /// By the pool's name.
+    pub(super) pools: Vec<(String, Lane)>,
+    /// The queue that is consumed here.
+    pub(super) own: ShortString,
     pub(super) dead_exchange: ShortString,
     pub(super) dead: ShortString,
 }
 
+/// A queue of sessions, and what leads to it.
+pub(super) struct Lane {
+    pub(super) queue: ShortString,
+    pub(super) routing_key: ShortString,
+}
+
 impl Names {
-    pub(super) fn new(prefix: &str) -> Self {
+    pub(super) fn new(prefix: &str, pools: &Pools) -> Self {
+        let lane = |key: String| Lane { queue: short(&format!("{prefix}.{key}")), routing_key: short(&key) };
+        let pool_key = |pool: &String| format!("sessions.{pool}");
+        let sessions = lane("sessions".to_owned());
         let dead = short(&format!("{prefix}.dead"));
         Self {
             exchange: short(prefix),
-            routing_key: short("sessions"),
-            sessions: short(&format!("{prefix}.sessions")),
+            own: pools.own.as_ref().map_or_else(|| sessions.queue.clone(), |own| lane(pool_key(own)).queue),
+            sessions,
+            pools: pools.names.iter().map(|pool| (pool.clone(), lane(pool_key(pool)))).collect(),
             dead_exchange: dead.clone(),
             dead,
         }
+    }
+
+    fn lanes(&self) -> impl Iterator<Item = &Lane> {
+        std::iter::once(&self.sessions).chain(self.pools.iter().map(|(_, lane)| lane))
     }
 }
 
@@ -74,8 +93,11 @@ async fn manage(channel: &Channel, names: &Names) -> lapin::Result<()> {
     channel.queue_bind(names.dead.clone(), names.dead_exchange.clone(), short(""), bind, none()).await?;
 
     channel.exchange_declare(names.exchange.clone(), ExchangeKind::Direct, exchange, none()).await?;
-    channel.queue_declare(names.sessions.clone(), queue, sessions_arguments(names)).await?;
-    channel.queue_bind(names.sessions.clone(), names.exchange.clone(), names.routing_key.clone(), bind, none()).await
+    for Lane { queue: name, routing_key } in names.lanes() {
+        channel.queue_declare(name.clone(), queue, sessions_arguments(names)).await?;
+        channel.queue_bind(name.clone(), names.exchange.clone(), routing_key.clone(), bind, none()).await?;
+    }
+    Ok(())
 }
 
 async fn verify(channel: &Channel, names: &Names) -> lapin::Result<()> {
@@ -83,7 +105,7 @@ async fn verify(channel: &Channel, names: &Names) -> lapin::Result<()> {
     for name in [&names.exchange, &names.dead_exchange] {
         channel.exchange_declare(name.clone(), ExchangeKind::Direct, exchange, FieldTable::default()).await?;
     }
-    for name in [&names.sessions, &names.dead] {
+    for name in names.lanes().map(|lane| &lane.queue).chain([&names.dead]) {
         look(channel, name).await?;
     }
     Ok(())

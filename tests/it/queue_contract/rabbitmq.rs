@@ -9,7 +9,7 @@ use std::{
 
 use actiond::{
     metrics::Metrics,
-    queue::{DeadLetters, PublishError, Queue, RabbitMq, RabbitMqConfig, RabbitMqDead, Topology},
+    queue::{DeadLetters, Pools, PublishError, Queue, RabbitMq, RabbitMqConfig, RabbitMqDead, Topology, Waiting},
     session::ActionRequired,
 };
 use async_trait::async_trait;
@@ -76,6 +76,54 @@ async fn verify_wants_the_topology_and_makes_none() {
     broker.open().await.close().await;
     until(|| verifying.ready().ok()).await;
     verifying.publish(&action("one")).await.unwrap();
+    verifying.close().await;
+}
+
+#[tokio::test]
+async fn a_pool_has_a_queue_of_its_own() {
+    let broker = Broker::shared();
+    let common = broker.pooled(Topology::Manage, None);
+    let gpu = broker.pooled(Topology::Manage, Some("gpu"));
+    until(|| common.ready().and(gpu.ready()).ok()).await;
+    common.hand_over(&action("drawn"), "gpu").await.unwrap();
+    common.publish(&action("common")).await.unwrap();
+    assert!(common.hand_over(&action("lost"), "printer").await.unwrap_err().reason.contains("no pool printer"));
+    let waiting = |pool: &str, sessions, workers| Waiting { pool: pool.to_owned(), sessions, workers };
+    let counted = until_async(async || Some(common.count_pools().await).filter(|w| w.iter().any(|w| w.sessions > 0)));
+    assert_eq!(counted.await, [waiting("gpu", 1, 0), waiting("web", 0, 0)]);
+
+    let (mut ours, mut theirs) = (common.consume().await, gpu.consume().await);
+    let (one, other) = (next(&mut ours).await, next(&mut theirs).await);
+    assert_eq!((&one.action, &other.action), (&action("common"), &action("drawn")));
+    one.ack().await;
+    let counted = until_async(async || Some(common.count_pools().await).filter(|w| w.iter().all(|w| w.sessions == 0)));
+    assert_eq!(counted.await, [waiting("gpu", 0, 1), waiting("web", 0, 0)]);
+
+    // Dropped, it comes again to the pool, and as a redelivery.
+    drop(other);
+    let again = next(&mut theirs).await;
+    assert!(again.redelivered && again.action == action("drawn"));
+    again.reject("no").await;
+    assert_eq!(broker.dead().await, [("no".to_owned(), action("drawn"))]);
+    common.close().await;
+    gpu.close().await;
+}
+
+#[tokio::test]
+async fn verify_wants_the_queue_of_every_pool() {
+    let broker = Broker::shared();
+    broker.open().await.close().await;
+    let verifying = broker.pooled(Topology::Verify, Some("gpu"));
+    let reason = until(|| verifying.ready().err().filter(|reason| reason.contains("lacks"))).await;
+    assert!(reason.contains(&format!("{}.sessions.gpu", broker.prefix)), "{reason}");
+
+    let managing = broker.pooled(Topology::Manage, None);
+    until(|| managing.ready().ok()).await;
+    managing.close().await;
+    until(|| verifying.ready().ok()).await;
+    verifying.hand_over(&action("one"), "gpu").await.unwrap();
+    let mut consumer = verifying.consume().await;
+    assert_eq!(next(&mut consumer).await.action, action("one"));
     verifying.close().await;
 }
 
@@ -314,6 +362,12 @@ impl Broker {
 
     fn start(&self, topology: Topology) -> Arc<RabbitMq> {
         Arc::new(RabbitMq::new(self.config(topology), Metrics::new()))
+    }
+
+    /// One of pools, or beside them.
+    fn pooled(&self, topology: Topology, own: Option<&str>) -> Arc<RabbitMq> {
+        let pools = Pools { names: vec!["gpu".to_owned(), "web".to_owned()], own: own.map(str::to_owned) };
+        Arc::new(RabbitMq::with_pools(self.config(topology), &pools, Metrics::new()))
     }
 
     /// Beside the queue, as an operator's tool would.
