@@ -1,4 +1,4 @@
-//! `allow`: a CEL expression that says who may call a function; the only file that knows the `cel` crate.
+//! `allow` and `approval.required`: CEL expressions over a call; the only file that knows the `cel` crate.
 
 use std::{
     collections::HashMap,
@@ -48,14 +48,22 @@ impl Rule {
 
     /// Whether it says true. What cannot be evaluated, a missing key for example, is a refusal.
     pub fn allows(&self, platform: &str, arguments: &Arguments, metadata: &Map<String, Value>) -> bool {
+        self.says(platform, arguments, metadata) == Some(true)
+    }
+
+    /// True or false; `None` where it cannot be evaluated, or to something else.
+    pub fn says(&self, platform: &str, arguments: &Arguments, metadata: &Map<String, Value>) -> Option<bool> {
         let evaluate = || {
             let mut context = Context::default();
             context.add_variable_from_value("platform", platform);
             context.add_variable_from_value("arguments", cel(arguments.value()));
             context.add_variable_from_value("metadata", object(metadata));
-            matches!(self.program.execute(&context), Ok(Cel::Bool(true)))
+            match self.program.execute(&context) {
+                Ok(Cel::Bool(said)) => Some(said),
+                _ => None,
+            }
         };
-        catch_unwind(AssertUnwindSafe(evaluate)).unwrap_or(false)
+        catch_unwind(AssertUnwindSafe(evaluate)).unwrap_or(None)
     }
 }
 

@@ -14,21 +14,22 @@ use std::{
 
 use anyhow::{Context, anyhow, bail};
 use secrecy::ExposeSecret;
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::Notify};
 use tokio_util::sync::CancellationToken;
 
 pub use self::builder::Builder;
 use self::{builder::Code, reload::Reload};
 use crate::{
     admin::{self, Readiness},
-    api::{self, Desk},
+    api,
+    approval::{Desk, notify::Links},
     callback::{self, Callbacks},
     config::{self, Config},
     dashboard,
     function::{self, Live, Registry, Serves, source::Source},
     handler::Call,
     http,
-    ingress::{self, Ingress, signature::Verifier},
+    ingress::{self, Ingress, approvals::Approvals, signature::Verifier},
     later::{Addresses, Results},
     mcp::{Importer, Servers},
     metrics::Metrics,
@@ -87,10 +88,11 @@ pub struct App {
     queue: SharedQueue,
     ingress: Option<Ingress>,
     results: Option<Results>,
+    approvals: Option<Approvals>,
     callbacks: Option<Callbacks>,
     worker: Option<Arc<Worker>>,
     ledger: Option<Ledger>,
-    desk: Arc<Desk>,
+    desk: Arc<api::Desk>,
     functions: Arc<Live>,
     /// Where functions are imported from.
     sources: Vec<Source>,
@@ -163,6 +165,14 @@ impl App {
             platforms: accounts.iter().map(|(name, account)| (name.clone(), account.platform.clone())).collect(),
             metrics: metrics.clone(),
         });
+        let approvals = match (&ledger, public_url) {
+            (Some(ledger), Some(url)) if role != Role::Worker => Some(Approvals {
+                links: Links::new(ledger.clone(), url),
+                desk: Desk::new(ledger.clone()),
+                functions: functions.clone(),
+            }),
+            _ => None,
+        };
         let runs_functions = role != Role::Ingress || is_called;
         let sources = if runs_functions { sources(&config, &metrics)? } else { Vec::new() };
         let importer = runs_functions.then(|| importer(&servers, &client, &functions, &metrics));
@@ -198,6 +208,9 @@ impl App {
                     accounts,
                     functions: functions.clone(),
                     addresses,
+                    links: public_url.map(|url| Links::new(ledger.clone(), url)),
+                    retention: config.store.retention,
+                    asked: Notify::new(),
                     metrics: metrics.clone(),
                     force: force.clone(),
                 }))
@@ -210,6 +223,7 @@ impl App {
             queue,
             ingress,
             results,
+            approvals,
             callbacks,
             worker,
             ledger,
@@ -281,6 +295,9 @@ impl App {
                 let mut router = ingress::router(ingress);
                 if let Some(results) = self.results {
                     router = router.merge(ingress::results::router(results));
+                }
+                if let Some(approvals) = self.approvals {
+                    router = router.merge(ingress::approvals::router(approvals));
                 }
                 if let Some(callbacks) = self.callbacks {
                     router = router.merge(callback::router(callbacks));

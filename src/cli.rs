@@ -1,8 +1,10 @@
 //! What a person types: arguments in, exit status out. 0 done, 1 failed, 2 wrong usage or bad config.
 
+mod approvals;
 mod call;
 mod calls;
 mod dead;
+mod export;
 mod files;
 mod office;
 mod send;
@@ -88,6 +90,14 @@ enum Command {
         server: office::ServerArgs,
         #[command(subcommand)]
         command: calls::CallsCommand,
+    },
+    /// See calls that wait for a person; approve or deny them
+    #[command(after_help = "Example:  actiond approvals list")]
+    Approvals {
+        #[command(flatten)]
+        config: ConfigFile,
+        #[command(subcommand)]
+        command: approvals::ApprovalsCommand,
     },
     /// See messages that were put aside; redrive or purge them
     #[command(after_help = "Example:  actiond dead list")]
@@ -189,6 +199,7 @@ async fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Send { config, args } => send::send(&config, args).await,
         Command::Calls { config, server, command } => calls::calls(&config, &server, command).await,
+        Command::Approvals { config, command } => approvals::approvals(&config, command).await,
         Command::Dead { config, server, command } => dead::dead(&config, &server, command).await,
         Command::Migrate { config } => files::migrate(&config).await,
     }

@@ -1,5 +1,6 @@
 //! The config file: one YAML document, every problem reported at once with its path.
 
+mod approval;
 mod expand;
 mod functions;
 mod limits;
@@ -23,7 +24,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use self::reader::{Item, Problems};
-use crate::{admin, function, ingress, mcp, platform, queue, retry, store, telemetry, worker};
+use crate::{admin, approval::By, function, ingress, mcp, platform, queue, retry, store, telemetry, worker};
 
 /// Every key with its default and what it is for: what `actiond init` writes.
 pub const EXAMPLE: &str = include_str!("config/example.yaml");
@@ -150,6 +151,9 @@ fn config(value: &Value, problems: &Problems) -> Config {
     }
     let worker = sections::worker(&root.key("worker"));
     let sweep = sections::sweep(&root.key("sweep"));
+    if store.retention.is_some_and(|kept| kept < sweep.window) {
+        store_item.error_at(".retention", "must not be shorter than sweep.window");
+    }
     let retry = sections::retry(&root.key("retry"), &retry::Policy::default());
     let telemetry = sections::telemetry(&root.key("telemetry"));
     let platforms = platforms::platforms(&root.key("platforms"));
@@ -162,6 +166,12 @@ fn config(value: &Value, problems: &Problems) -> Config {
     let mcp_servers = mcp_servers::servers(&root.key("mcp_servers"), &retry, &worker.pools);
     let pools = &worker.pools;
     let functions = functions::functions(&root.key("functions"), &retry, &platforms, &mcp_servers, pools);
+    if ingress.public_url.is_none()
+        && let Some(linked) = functions.iter().find(|f| f.approval.as_ref().is_some_and(|a| a.by == By::Link))
+    {
+        let what = format!("required; it is where the approval links of function {} lead", linked.name);
+        ingress_item.error_at(".public_url", &what);
+    }
     let function_sources = sources::sources(&root.key("function_sources"), &retry, &platforms, pools);
     root.finish();
     Config {

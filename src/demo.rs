@@ -198,6 +198,7 @@ fn config(
             url: format!("sqlite://{}/actiond.db", folder.0.display()).into(),
             max_connections: 1,
             timeout: second * 10,
+            retention: None,
         },
         worker: worker::Config {
             concurrency: 8,
@@ -272,6 +273,7 @@ fn function(name: &str, parameters: Value, handler: handler::Config) -> function
         limits: crate::limits::Config::default(),
         require_metadata: Vec::new(),
         allow: None,
+        approval: None,
         platforms: Vec::new(),
         dedupe: None,
         redact: Vec::new(),

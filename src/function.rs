@@ -15,6 +15,7 @@ pub use self::{
 pub use crate::session::IfInterrupted;
 use crate::{
     allow::Rule,
+    approval,
     arguments::Arguments,
     handler::{self, Call, Handler},
     limits::{self, Limits},
@@ -41,6 +42,8 @@ pub struct Config {
     pub require_metadata: Vec<String>,
     /// What else must hold for a call.
     pub allow: Option<Rule>,
+    /// Which calls wait for a person.
+    pub approval: Option<approval::Policy>,
     /// Names of the platforms it answers; all of them where empty.
     pub platforms: Vec<String>,
     /// How long an equal call of a platform without call ids gets the first one's answer.
@@ -65,6 +68,7 @@ impl Config {
             limits: limits::Config::default(),
             require_metadata: Vec::new(),
             allow: None,
+            approval: None,
             platforms: Vec::new(),
             dedupe: None,
             redact: Vec::new(),
@@ -96,6 +100,7 @@ pub struct Function {
     pub limits: Arc<Limits>,
     pub require_metadata: Vec<String>,
     pub allow: Option<Rule>,
+    pub approval: Option<approval::notify::Gate>,
     pub platforms: Vec<String>,
     pub dedupe: Option<Duration>,
     /// What of its results nobody is shown.
@@ -219,6 +224,7 @@ pub(crate) mod tests {
             limits: Limits::new(limits::Config::default(), Instant::now()),
             require_metadata: Vec::new(),
             allow: None,
+            approval: None,
             platforms: Vec::new(),
             dedupe: None,
             redact: Vec::new(),

@@ -6,6 +6,7 @@ mod http;
 mod mcp;
 pub(crate) mod output;
 mod query_collection;
+mod sign;
 
 use std::{
     fmt,
@@ -17,12 +18,9 @@ use async_trait::async_trait;
 use secrecy::SecretString;
 use serde_json::{Map, Value};
 
+pub(crate) use self::sign::{Signer, headers};
 pub use self::{
-    command::Command,
-    echo::Echo,
-    http::{Http, is_reserved},
-    mcp::Mcp,
-    query_collection::QueryCollection,
+    command::Command, echo::Echo, http::Http, mcp::Mcp, query_collection::QueryCollection, sign::is_reserved,
 };
 use crate::{
     arguments::Arguments,

@@ -37,6 +37,8 @@ fn builder() -> ClientBuilder {
     Client::builder()
         .user_agent(concat!("actiond/", env!("CARGO_PKG_VERSION")))
         .redirect(redirect::Policy::none())
+        // Repeating is decided where it is known to be safe; the library would also keep a copy of each request for it.
+        .retry(reqwest::retry::never().max_retries_per_request(0))
         .referer(false)
         .tcp_nodelay(true)
         .connect_timeout(CONNECT_TIMEOUT)

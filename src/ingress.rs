@@ -1,5 +1,6 @@
 //! The public listener: verifies a webhook, publishes its session, and only then answers 2xx.
 
+pub mod approvals;
 pub mod event;
 pub mod results;
 pub mod signature;

@@ -19,6 +19,8 @@
 //!   7 retrieve again, until nothing of ours is pending; then acknowledge                           worker/reconcile
 //! ```
 //!
+//! Between 3 and 4 a person may be asked ([`approval`]): the call waits in the store, and no worker waits with it.
+//!
 //! A handler that answers 202 gives its result later, to `POST /results/{token}` ([`later`]); its call waits meanwhile.
 //!
 //! **Level-triggered.** The queue carries session ids, never truth. One webhook, ten copies of it, a timer or a person all
@@ -91,6 +93,7 @@ pub mod admin;
 pub mod allow;
 pub mod api;
 pub mod app;
+pub mod approval;
 pub mod arguments;
 pub mod callback;
 pub mod cli;
@@ -116,8 +119,10 @@ pub mod sandbox;
 pub mod schema;
 pub mod send;
 pub mod session;
+mod shown;
 pub mod store;
 pub mod telemetry;
+mod token;
 pub mod tools;
 pub mod worker;
 

@@ -50,6 +50,8 @@ struct Inner {
     submissions: Counter<u64>,
     swept_sessions: Counter<u64>,
     config_reloads: Counter<u64>,
+    approvals: Counter<u64>,
+    approvals_pending: Gauge<u64>,
     handovers: Counter<u64>,
     pool_sessions: Gauge<u64>,
     pool_workers: Gauge<u64>,
@@ -215,6 +217,16 @@ impl Metrics {
     pub fn swept(&self, platform: &str, sessions: u64) {
         self.inner.swept_sessions.add(sessions, &[label("platform", platform)]);
     }
+
+    /// `actiond_approvals_total{function,outcome}`: asked, approved, denied, expired, withdrawn.
+    pub fn approval(&self, function: &str, outcome: &'static str) {
+        self.inner.approvals.add(1, &[label("function", function), KeyValue::new("outcome", outcome)]);
+    }
+
+    /// `actiond_approvals_pending`: calls that somebody may decide now, in the whole store.
+    pub fn approvals_pending(&self, count: u64) {
+        self.inner.approvals_pending.record(count, &[]);
+    }
 }
 
 impl Default for Metrics {
@@ -266,6 +278,8 @@ impl Inner {
             queue_depth: gauge("actiond_queue_depth", "Messages that wait in the queue."),
             function_paused: gauge("actiond_function_paused", "Whether an operator has paused the function, 0 or 1."),
             series: Series::new(Instant::now()),
+            approvals: counter("actiond_approvals", "Calls that waited for a person, by what became of them."),
+            approvals_pending: gauge("actiond_approvals_pending", "Calls that wait for a person's approval."),
             handovers: counter("actiond_handovers", "Sessions given to the workers of a pool."),
             pool_sessions: gauge("actiond_pool_sessions", "Sessions that no worker of their pool has taken yet."),
             pool_workers: gauge("actiond_pool_workers", "Workers that take the sessions of a pool."),

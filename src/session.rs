@@ -70,6 +70,11 @@ impl CallKey {
         }
     }
 
+    /// The key of the notice that somebody is asked about this call since then.
+    pub fn approval_idempotency_key(&self, asked_at: i64) -> String {
+        format!("approval-{}-{asked_at}", self.digest())
+    }
+
     /// 128 bits of SHA-256 over the length-prefixed parts.
     fn digest(&self) -> String {
         let mut hash = Sha256::new();

@@ -3,6 +3,7 @@
 //! Every write takes many rows, because commits are the largest cost of this job: [`Ledger`] groups what concurrent calls
 //! write. Durations cross this boundary, never instants: the database's clock alone says what has run out.
 
+mod approvals;
 mod group;
 mod history;
 mod judge;
@@ -10,6 +11,7 @@ mod ledger;
 mod operator;
 mod overview;
 mod postgres;
+mod prune;
 mod sqlite;
 
 use std::{sync::Arc, time::Duration};
@@ -19,11 +21,13 @@ use secrecy::SecretString;
 
 pub(crate) use self::group::Group;
 pub use self::{
+    approvals::{Approval, ApprovalFilter, Approvals, Ask, Decide, Decided, Decision, Open},
     history::Origin,
     ledger::Ledger,
     operator::{CallRow, Details, Filter, Reset, STATES},
     overview::{Appointment, Pause, Tally},
     postgres::Postgres,
+    prune::Pruned,
     sqlite::{Database, Sqlite},
 };
 use crate::session::{CallKey, IfInterrupted, SessionKey, Submission};
@@ -37,6 +41,8 @@ pub struct Config {
     pub max_connections: u32,
     /// How long one statement may take before the store counts as away.
     pub timeout: Duration,
+    /// How long calls are kept that have ended; for good where there is none.
+    pub retention: Option<Duration>,
 }
 
 /// The store could not answer: away, full, or out of time. Trying again later is right.
@@ -82,6 +88,10 @@ pub enum Claim {
     Stored(Stored),
     /// Somebody has it, or it is not due: look again after this time.
     Busy(Duration),
+    /// An operator denied the call before its handler was started: answer that.
+    Denied(Lease),
+    /// Nobody approved it in time: answer that.
+    Unapproved(Lease),
     /// It waits for somebody else (a result that comes later, an operator's decision), at most this long.
     Held(Duration),
     /// The platform refused its result for good.
@@ -101,6 +111,8 @@ pub struct Lease {
     pub generation: u32,
     /// What the handler kept in an attempt before.
     pub note: Option<String>,
+    /// A person approved it.
+    pub approved: bool,
 }
 
 /// A stored result: what is submitted, whoever submits it.
@@ -227,7 +239,7 @@ pub struct Taken {
 
 /// Rows in, rows out: each answer stands at its question's place.
 #[async_trait]
-pub trait Store: Send + Sync {
+pub trait Store: Approvals {
     /// Creates or updates the schema. Needed once before anything else.
     async fn migrate(&self) -> Result<()>;
 
@@ -308,4 +320,8 @@ pub trait Store: Send + Sync {
 
     /// Pauses a function, or resumes it, in every worker of this store. `false`: it was so already.
     async fn set_paused(&self, function: &str, paused: bool) -> Result<bool>;
+
+    /// Looks at `limit` calls that were first seen `older` ago, from the instant `from` on (Unix milliseconds, 0 for the
+    /// oldest), and deletes those that have ended and that nothing has touched since.
+    async fn prune(&self, older: Duration, from: i64, limit: usize) -> Result<Pruned>;
 }

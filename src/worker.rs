@@ -2,7 +2,10 @@
 
 mod account;
 mod answer;
+mod approve;
+mod notices;
 mod pools;
+mod prune;
 mod reconcile;
 mod scheduler;
 mod sessions;
@@ -11,13 +14,14 @@ pub mod sweep;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use self::answer::{EXPIRED, FAILED, INTERRUPTED};
 use self::sessions::Sessions;
 pub use self::{account::Account, pools::watch_pools};
 use crate::{
+    approval::notify::Links,
     function::{Live, Serves},
     later::Addresses,
     metrics::Metrics,
@@ -70,6 +74,12 @@ pub struct Worker {
     pub functions: Arc<Live>,
     /// Where results that come later arrive; without it they cannot.
     pub addresses: Option<Arc<Addresses>>,
+    /// Where a call can be decided by who has its link; without it nobody gets one.
+    pub links: Option<Links>,
+    /// How long calls are kept that have ended.
+    pub retention: Option<Duration>,
+    /// Somebody is to be told of a call.
+    pub asked: Notify,
     pub metrics: Metrics,
     /// Cancelled when work must end now: handlers stop, leases are released, deliveries go back.
     pub force: CancellationToken,
@@ -81,6 +91,7 @@ impl Worker {
         // What is due goes to the common queue, and is handed over from there; those who consume it see to that.
         let schedules = !matches!(self.functions.serves(), Serves::Pool(_));
         let scheduler = schedules.then(|| tokio::spawn(scheduler::run(self.clone(), stop.clone())));
+        let notices = tokio::spawn(notices::run(self.clone(), stop.clone()));
         let mut consumer = self.queue.consume().await;
         let tracker = TaskTracker::new();
         self.take(&mut *consumer, &tracker, &stop).await;
@@ -90,6 +101,7 @@ impl Worker {
         if let Some(scheduler) = scheduler {
             let _ = scheduler.await;
         }
+        let _ = notices.await;
     }
 
     async fn take(self: &Arc<Self>, consumer: &mut dyn Consumer, tracker: &TaskTracker, stop: &CancellationToken) {

@@ -58,9 +58,9 @@ impl CallsQuery {
             function: text("function", self.function)?,
             platform: text("platform", self.platform)?,
             session: text("session", self.session)?,
-            call_id: None,
             older_than: age("older_than", self.older_than.as_deref())?,
             newer_than: age("newer_than", self.newer_than.as_deref())?,
+            ..Filter::default()
         };
         Ok(ListCalls {
             filter,

@@ -11,6 +11,7 @@ use async_trait::async_trait;
 
 use super::{App, Role};
 use crate::{
+    approval::notify::Gate,
     config::Config,
     function::{self, Function, Registry},
     handler::{self, Call, Error, Handler},
@@ -143,6 +144,12 @@ impl Code {
             limits: Limits::new(config.limits.clone(), now),
             require_metadata: config.require_metadata.clone(),
             allow: config.allow.clone(),
+            approval: match &config.approval {
+                Some(policy) => {
+                    Some(Gate::new(policy, client).map_err(|(path, why)| wrong((format!("approval.{path}"), why)))?)
+                }
+                None => None,
+            },
             platforms: config.platforms.clone(),
             dedupe: config.dedupe,
             redact: config.redact.clone(),

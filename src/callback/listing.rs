@@ -7,6 +7,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 
 use crate::{
+    approval::Required,
     function::{Function, Live, Registry},
     platform::Flavor,
     tools::{Callback, Tool, protocol_function},
@@ -59,6 +60,10 @@ impl Listing {
 
 /// One name that AIVAX does not take would fail every inference of the account.
 fn is_listed(function: &Function, platform: &str) -> bool {
+    // It could only be answered with an error there.
+    if function.approval.as_ref().is_some_and(|gate| matches!(gate.policy.required, Required::Always)) {
+        return false;
+    }
     let checked = Flavor::Aivax.check_name(&function.name);
     if let Err(why) = checked {
         tracing::warn!(platform, function = function.name, why, "not listed");
@@ -67,17 +72,29 @@ fn is_listed(function: &Function, platform: &str) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::function::{Serves, tests::echo};
+    use crate::{
+        approval::notify::Gate,
+        function::{Serves, tests::echo},
+    };
 
     #[test]
     fn what_aivax_can_call_here_is_listed_in_order_and_once_for_each_registry() {
         let only_other = Function { platforms: vec!["openai".into()], ..echo("elsewhere", None) };
         let names =
             [echo("view_client", None), echo("a-b", None), echo("ab", None), echo("add_note", None), only_other];
+        let policy = crate::approval::Policy {
+            required: Required::Always,
+            by: crate::approval::By::Token,
+            expires: std::time::Duration::from_secs(60),
+            notify: None,
+        };
+        let gate = Gate::new(&policy, &crate::http::client().unwrap()).unwrap();
+        let asks = Function { approval: Some(gate), ..echo("asks", None) };
         let pinned = Function { pool: Some("gpu".into()), ..echo("draw", None) };
-        let live = Live::serving(Registry::new(names.into_iter().chain([pinned])), Serves::Unpinned);
+        let live = Live::serving(Registry::new(names.into_iter().chain([pinned, asks])), Serves::Unpinned);
         let listing = Listing::new("https://h/functions/aivax".into(), Some(&"token".into()));
         let bytes = listing.render(&live, "aivax");
         let function = |name: &str| {

@@ -11,6 +11,7 @@ use tracing::{Instrument as _, Span};
 
 use super::{Callbacks, envelope::Callback};
 use crate::{
+    approval::{NO_TIME, notify::Gate},
     arguments::Arguments,
     function::Function,
     handler::{self, Call},
@@ -94,6 +95,9 @@ impl Run<'_> {
                 Claim::Held(_) | Claim::Refused => return Ok(Answer::Text(HELD.to_owned())),
                 Claim::Interrupted(lease) => return Ok(self.end(lease, error(INTERRUPTED), "interrupted").await),
                 Claim::Expired(lease) => return Ok(self.end(lease, error(EXPIRED), "deadline passed").await),
+                Claim::Denied(lease) | Claim::Unapproved(lease) => {
+                    return Ok(self.end(lease, error(NO_TIME), "not approved").await);
+                }
                 Claim::Busy(_) if self.left() <= LOOK => return Ok(Answer::Text(STILL_RUNNING.to_owned())),
                 Claim::Busy(left) => tokio::time::sleep(left.clamp(Duration::from_millis(10), LOOK)).await,
             }
@@ -113,7 +117,12 @@ impl Run<'_> {
     fn arguments(&self, callback: &Callback) -> Result<Arguments, (String, &'static str)> {
         let arguments = arguments(self.function, callback).map_err(|sentence| (sentence, "invalid arguments"))?;
         let allowed = self.function.may_call(self.platform, &arguments, &callback.metadata);
-        allowed.map(|()| arguments).map_err(|sentence| (sentence, "not allowed"))
+        allowed.map_err(|sentence| (sentence, "not allowed"))?;
+        let asks = |gate: &Gate| gate.policy.requires(self.platform, &arguments, &callback.metadata);
+        if self.function.approval.as_ref().is_some_and(asks) {
+            return Err((NO_TIME.to_owned(), "needs an approval"));
+        }
+        Ok(arguments)
     }
 
     /// The right to run, if the function's limits give it in time.
@@ -355,6 +364,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        approval,
         function::{Live, tests::echo},
         handler::Handler,
         metrics::Metrics,
@@ -390,7 +400,9 @@ mod tests {
         };
         let url = format!("sqlite://{}/store.db", folder.display());
         let timeout = Duration::from_secs(10);
-        let database = Database::open(&store::Config { url: url.into(), max_connections: 1, timeout }).await.unwrap();
+        let database = Database::open(&store::Config { url: url.into(), max_connections: 1, timeout, retention: None })
+            .await
+            .unwrap();
         let store = Arc::new(Sqlite::new(database));
         store.migrate().await.unwrap();
         let (ledger, live) = (Ledger::new(store, timeout), Arc::new(Live::new(crate::function::Registry::default())));
@@ -462,6 +474,15 @@ mod tests {
         assert!(refused.contains("its metadata lack plan"), "{refused}");
         assert_eq!(told(&counts, r#"{"conversationToken":"u","metadata":{"plan":"gold"}}"#).await, "2");
         assert_eq!(told(&defers, r#"{"conversationToken":"t"}"#).await, LATER);
+        let policy = approval::Policy {
+            required: approval::Required::If(crate::allow::Rule::compile("arguments.n > 0").unwrap()),
+            by: approval::By::Token,
+            expires: Duration::from_secs(60),
+            notify: None,
+        };
+        let gate = Gate::new(&policy, &crate::http::client().unwrap()).unwrap();
+        let asks = Function { approval: Some(gate), handler: Arc::new(Defers), ..echo("note", None) };
+        assert_eq!(told(&asks, r#"{"conversationToken":"v"}"#).await, NO_TIME);
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
+use anyhow::anyhow;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::{
     ConfigFile, Failure,
+    export::{ExportArgs, export},
     office::{Office, ServerArgs},
     show::{age, escape, json_line, parse_age, print, table},
 };
 use crate::{
-    operator::{Act, ListCalls, view},
-    store::{Filter, STATES},
+    operator::{self, Act, ListCalls, view},
+    store::{CallRow, Filter, STATES, Store},
 };
 
 #[derive(Subcommand)]
@@ -33,6 +35,9 @@ pub(super) enum CallsCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Write calls as JSON Lines, the oldest first
+    #[command(after_help = "Example:  actiond calls export --since 24h --state settled > calls.jsonl")]
+    Export(ExportArgs),
     /// Show one call
     #[command(after_help = "Example:  actiond calls show openai/sess_1/turn_1/call_1 --body")]
     Show {
@@ -133,6 +138,10 @@ pub(super) async fn calls(file: &ConfigFile, server: &ServerArgs, command: Calls
     let office = Office::open(server, file).await?;
     match command {
         CallsCommand::List { filter, limit, after, json } => list(&office, filter, limit, after, json).await,
+        CallsCommand::Export(args) => match &office {
+            Office::Here(operator) => export(&**operator.store(), args).await,
+            Office::There(_) => Err(Failure::Config("export reads the store itself: leave out --server".to_owned())),
+        },
         CallsCommand::Show { call, body, json } => show(&office, &call, body, json).await,
         CallsCommand::Retry { calls, json } => act(&office, &calls, &Act::Retry, json).await,
         CallsCommand::Resubmit { calls, new_key, json } => act(&office, &calls, &Act::Resubmit { new_key }, json).await,
@@ -149,9 +158,9 @@ async fn list(office: &Office, args: FilterArgs, limit: u32, after: Option<Strin
         function: args.function,
         platform: args.platform,
         session: args.session,
-        call_id: None,
         older_than: args.older_than,
         newer_than: args.newer_than,
+        ..Filter::default()
     };
     let list = ListCalls { filter, name: None, after, cursor: None, limit: limit as usize };
     let view::Calls { calls, next } = office.calls(&list).await?;
@@ -166,8 +175,8 @@ async fn list(office: &Office, args: FilterArgs, limit: u32, after: Option<Strin
             escape(&call.function),
             call.state.clone(),
             call.attempt.to_string(),
-            age(call.created_at),
-            age(call.updated_at),
+            age(call.created_at.as_millisecond()),
+            age(call.updated_at.as_millisecond()),
             escape(&clip(call.detail.as_deref().unwrap_or_default())),
         ]
     }));
@@ -245,6 +254,23 @@ fn tell(done: &view::Done, json: bool) {
     // What is done is done, whether or not somebody reads of it.
     let _ = print(&line);
 }
+
+/// The call that a person named, in a store at hand.
+pub(super) async fn find(store: &dyn Store, name: &str) -> anyhow::Result<CallRow> {
+    operator::find(store, name).await.map_err(|error| anyhow!("{}", escape(&error.to_string())))
+}
+
+pub(super) fn to_json(row: &CallRow) -> Value {
+    json!(view::Call::of(row))
+}
+
+/// Who types, for histories.
+pub(super) fn person() -> String {
+    let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
+    format!("cli:{}", if user.is_empty() { "unknown" } else { &user })
+}
+
+pub(super) const READ: &str = "cannot read the store; if it is new, actiond migrate creates its tables";
 
 /// What fits in a line; `show` has the rest.
 fn clip(text: &str) -> String {

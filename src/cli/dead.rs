@@ -161,7 +161,7 @@ async fn list(office: &Office, pick: &Pick, limit: usize, after: Option<String>,
             escape(&dead.id),
             session(dead.session_key()),
             functions.map_or_else(|| "-".to_owned(), |functions| escape(&functions.join(","))),
-            dead.dead_at.map_or_else(|| "-".to_owned(), age),
+            dead.dead_at.map_or_else(|| "-".to_owned(), |at| age(at.as_millisecond())),
             dead.redriven.to_string(),
             escape(&dead.reason),
         ]

@@ -2,7 +2,7 @@
 
 use secrecy::SecretString;
 
-use super::{ConfigFile, Failure};
+use super::{ConfigFile, Failure, calls};
 use crate::{
     app, http,
     operator::{self, Act, ListCalls, Operator, Order, Pick, Redaction, Remote, Told, view},
@@ -54,7 +54,7 @@ impl Office {
 
     pub(super) async fn act(&self, name: &str, act: &Act) -> operator::Result<view::Done> {
         match self {
-            Self::Here(operator) => operator.act(&operator.find(name).await?.key, act, &person()).await,
+            Self::Here(operator) => operator.act(&operator.find(name).await?.key, act, &calls::person()).await,
             Self::There(remote) => remote.act(&remote.find(name).await?.id, act).await,
         }
     }
@@ -88,10 +88,4 @@ impl Office {
             Self::There(remote) => remote.settle(order, tell).await,
         }
     }
-}
-
-/// Who types, for histories.
-fn person() -> String {
-    let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
-    format!("cli:{}", if user.is_empty() { "unknown" } else { &user })
 }

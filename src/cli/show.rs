@@ -10,28 +10,18 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::Failure;
-use crate::config::units;
+pub(super) use crate::shown::escape;
+use crate::{config::units, shown::is_harmful};
 
-/// Text from outside, as it can stand on a terminal: control characters and what turns or hides text are escaped.
-pub(super) fn escape(text: &str) -> String {
-    text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {
-        match is_harmful(c) {
-            true => shown.extend(c.escape_default()),
-            false => shown.push(c),
-        }
-        shown
-    })
-}
-
-fn is_harmful(c: char) -> bool {
-    let formats = ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2060}'..='\u{206f}', '\u{feff}'..='\u{feff}'];
-    c.is_control() || formats.iter().any(|range| range.contains(&c))
+/// Unix milliseconds as RFC 3339.
+pub(super) fn time(ms: i64) -> String {
+    Timestamp::from_millisecond(ms).map_or_else(|_| ms.to_string(), |time| time.to_string())
 }
 
 /// `45s`, `12m`, `3h`, `5d`: how long ago, in its largest unit.
-pub(super) fn age(then: Timestamp) -> String {
+pub(super) fn age(ms: i64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX).saturating_sub(then.as_second()).max(0);
+    let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX).saturating_sub(ms / 1000).max(0);
     match seconds {
         0..60 => format!("{seconds}s"),
         60..3600 => format!("{}m", seconds / 60),
@@ -110,7 +100,6 @@ mod tests {
 
     #[test]
     fn what_a_terminal_would_obey_is_escaped_and_the_rest_is_left() {
-        assert_eq!(escape("a\0b\x1b[2Jc\u{9b}d\u{202e}é\n"), "a\\u{0}b\\u{1b}[2Jc\\u{9b}d\\u{202e}é\\n");
         assert_eq!(json_line(&serde_json::json!("\0\u{9b}é")), "\"\\u0000\\u009bé\"\n");
     }
 

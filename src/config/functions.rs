@@ -7,6 +7,7 @@ use secrecy::SecretString;
 use serde_json::{Value, json};
 
 use super::{
+    approval::{approval, has_time},
     expand::is_variable,
     limits::limits,
     platforms::signing_secret,
@@ -37,6 +38,7 @@ pub(super) fn functions(
     for item in item.list() {
         let function = function(&item, base, platforms, servers, pools);
         fits_platforms(&item, &function, platforms);
+        has_time(&item, &function, platforms);
         fits_pool(&item, &function, platforms);
         item.unique(&function.name, functions.iter().map(|f| f.name.as_str()));
         functions.push(function);
@@ -93,6 +95,7 @@ fn function(
         limits: limits(&section.key("limits")),
         require_metadata: section.key("require_metadata").list().iter().filter_map(metadata_key).collect(),
         allow: allow(&section.key("allow")),
+        approval: approval(&section.key("approval")),
         platforms: platforms(&section.key("platforms"), known),
         dedupe: section.key("dedupe").duration(SECOND..=24 * HOUR),
         redact: section.key("redact").list().iter().filter_map(redacted).collect(),
@@ -221,7 +224,7 @@ fn http(section: &Section) -> HttpConfig {
 const RESPONSES: &[(&str, Response)] =
     &[("text", Response::Text), ("content", Response::Content), ("image", Response::Image)];
 
-fn sign(item: &Item) -> Sign {
+pub(super) fn sign(item: &Item) -> Sign {
     let section = item.section();
     let (nonce, standard) = (section.key("nonce"), section.key("standard"));
     let sign = Sign { nonce: nonce.some_secret(), standard: signing_secret(&standard) };

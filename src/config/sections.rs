@@ -102,9 +102,19 @@ pub(super) fn store(item: &Item) -> store::Config {
         url: if url.is_absent() { "sqlite://actiond.db".into() } else { store_url(&url) },
         max_connections: section.key("max_connections").number(1..=1000).map_or(20, |n| n as u32),
         timeout: section.key("timeout").duration(MOMENT..=HOUR).unwrap_or(10 * SECOND),
+        retention: retention(&section.key("retention")),
     };
     section.finish();
     config
+}
+
+/// A day at least: what repeats a call within it must find the row.
+fn retention(item: &Item) -> Option<Duration> {
+    let never = |value: &serde_json::Value| value == "never" || value == "0" || value.as_u64() == Some(0);
+    match item.value().is_some_and(never) {
+        true => None,
+        false => Some(item.duration(24 * HOUR..=units::LONGEST).unwrap_or(30 * 24 * HOUR)),
+    }
 }
 
 fn store_url(item: &Item) -> SecretString {

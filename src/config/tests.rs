@@ -43,6 +43,8 @@ fn env(name: &str) -> Option<String> {
         "ORDERS_SIGNING_SECRET" => "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
         "AIVAX_HOOK_KEY" => "hook-key-hook-key",
         "SEARCH_TOKEN" => "search",
+        "CHAT_TOKEN" => "chat",
+        "CHAT_SIGNING_SECRET" => "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
         "ACTIOND_AMQP_URL" => "amqp://guest:guest@localhost:5672/%2f",
         _ => return None,
     };

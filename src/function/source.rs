@@ -201,6 +201,7 @@ impl Source {
             limits: Limits::new(limits::Config::default(), Instant::now()),
             require_metadata: Vec::new(),
             allow: None,
+            approval: None,
             platforms: self.config.platforms.clone(),
             dedupe: None,
             redact: Vec::new(),

@@ -2,7 +2,7 @@
 
 use std::{
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime},
 };
 
 use async_trait::async_trait;
@@ -10,37 +10,22 @@ use bytes::Bytes;
 use jiff::{Timestamp, tz::Offset};
 use reqwest::{
     StatusCode, Url,
-    header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
+    header::{CONTENT_TYPE, HeaderMap, HeaderValue},
 };
-use secrecy::ExposeSecret;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{Body, Call, Error, Handler, HttpConfig, Response, output};
+use super::{
+    Body, Call, Error, Handler, HttpConfig, Response, output,
+    sign::{Signer, headers},
+};
 use crate::{
     http::{BodyError, Client, describe, read_capped, retry_after},
-    ingress::signature::{decode_key, sign},
-    nonce::{self, Minted},
+    nonce::Minted,
     session::Output,
 };
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
-/// What a handler must be able to rely on.
-const RESERVED: [&str; 8] = [
-    "connection",
-    "content-length",
-    "content-type",
-    "host",
-    IDEMPOTENCY_KEY,
-    "trailer",
-    "transfer-encoding",
-    nonce::HEADER,
-];
-
-/// Whether we set that header ourselves, or the connection does.
-pub fn is_reserved(header: &str) -> bool {
-    RESERVED.contains(&header.to_ascii_lowercase().as_str())
-}
 
 pub struct Http {
     client: Client,
@@ -50,9 +35,7 @@ pub struct Http {
     body: Body,
     response: Response,
     max_response: usize,
-    nonce: Option<Arc<Minted>>,
-    /// Of Standard Webhooks signatures.
-    key: Option<Vec<u8>>,
+    signer: Signer,
 }
 
 impl Http {
@@ -62,28 +45,24 @@ impl Http {
         Ok(Self {
             client,
             url: url.ok_or(("url".into(), "must be an absolute http or https URL".into()))?,
-            headers: headers(config)?,
+            headers: headers(&config.headers)?,
             timeout: config.timeout,
             body: config.body,
             response: config.response,
             max_response: config.max_response,
-            nonce: config.sign.nonce.clone().map(|key| Arc::new(Minted::new(key))),
-            key: match &config.sign.standard {
-                Some(secret) => Some(decode_key(secret.expose_secret()).map_err(|e| ("sign.standard".to_owned(), e))?),
-                None => None,
-            },
+            signer: Signer::new(&config.sign).map_err(|(path, why)| (format!("sign.{path}"), why))?,
         })
     }
 
     /// With a nonce that others send too.
     pub fn with_nonce(self, nonce: Option<Arc<Minted>>) -> Self {
-        Self { nonce, ..self }
+        Self { signer: self.signer.with_nonce(nonce), ..self }
     }
 
     async fn exchange(&self, call: &Call, now: SystemTime) -> Result<Output, Error> {
         let body = self.body_for(call, now);
         let mut headers = self.headers_for(call);
-        self.sign(call, &mut headers, &body, now).await?;
+        self.signer.sign(&call.key.handler_idempotency_key(), &mut headers, body.as_bytes(), now).await?;
         let request = self.client.post(self.url.clone()).headers(headers).body(body);
         let response = request.send().await.map_err(|e| match e.is_connect() || e.is_builder() {
             true => Error::retryable(describe(&e)),
@@ -126,28 +105,6 @@ impl Http {
         headers
     }
 
-    async fn sign(&self, call: &Call, headers: &mut HeaderMap, body: &str, now: SystemTime) -> Result<(), Error> {
-        if let Some(nonce) = &self.nonce {
-            let nonce = nonce.get().await.ok_or_else(|| Error::retryable("no nonce could be made"))?;
-            let mut value = HeaderValue::from_str(&nonce).map_err(|_| Error::fatal("the nonce is no header value"))?;
-            value.set_sensitive(true);
-            headers.insert(nonce::HEADER, value);
-        }
-        if let Some(key) = &self.key {
-            let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-            let seconds = i64::try_from(seconds).unwrap_or_default();
-            let id = call.key.handler_idempotency_key();
-            let signature = sign(key, &id, seconds, body.as_bytes());
-            for (name, value) in
-                [("webhook-id", id), ("webhook-timestamp", seconds.to_string()), ("webhook-signature", signature)]
-            {
-                let value = HeaderValue::from_str(&value).map_err(|_| Error::fatal("the call cannot be signed"))?;
-                headers.insert(name, value);
-            }
-        }
-        Ok(())
-    }
-
     fn body_for(&self, call: &Call, now: SystemTime) -> String {
         match self.body {
             Body::Arguments => call.arguments.text().to_owned(),
@@ -175,22 +132,6 @@ impl Handler for Http {
             .await
             .unwrap_or_else(|_| Err(Error::unknown(format!("no answer within {limit:.1?}"))))
     }
-}
-
-fn headers(config: &HttpConfig) -> Result<HeaderMap, (String, String)> {
-    let mut headers = HeaderMap::new();
-    for (name, value) in &config.headers {
-        let at = |what: &str| (format!("headers.{name}"), what.to_owned());
-        let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| at("is not a header name"))?;
-        if RESERVED.contains(&header.as_str()) {
-            return Err(at("is set by actiond and cannot be replaced"));
-        }
-        let mut value = HeaderValue::from_bytes(value.expose_secret().as_bytes())
-            .map_err(|_| at("holds a character that no header may have, a line feed perhaps"))?;
-        value.set_sensitive(true);
-        headers.append(header, value);
-    }
-    Ok(headers)
 }
 
 /// The AIVAX envelope with our ids added in `context`.

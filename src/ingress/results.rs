@@ -137,7 +137,8 @@ mod tests {
     #[tokio::test]
     async fn while_the_store_is_away_the_sender_is_told_to_come_again() {
         let timeout = Duration::from_millis(200);
-        let config = Config { url: "postgres://nobody@127.0.0.1:1/none".into(), max_connections: 1, timeout };
+        let config =
+            Config { url: "postgres://nobody@127.0.0.1:1/none".into(), max_connections: 1, timeout, retention: None };
         let ledger = Ledger::new(Arc::new(Postgres::new(&config).unwrap()), timeout);
         let addresses = Arc::new(Addresses::new(ledger.clone(), "http://h"));
         let results = Results { addresses, ledger, platforms: HashMap::new(), metrics: Metrics::new() };

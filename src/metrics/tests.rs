@@ -22,6 +22,8 @@ fn all() -> Metrics {
     metrics.config_reload("applied");
     metrics.handed_over("gpu");
     metrics.pool("gpu", 3, 0);
+    metrics.approval("f", "asked");
+    metrics.approvals_pending(1);
     metrics.callback("aivax", "answered");
     metrics.function_source("0:h", "fetched");
     metrics
@@ -37,6 +39,8 @@ fn the_text_has_exactly_the_promised_names() {
     assert_eq!(
         types,
         [
+            "actiond_approvals_pending gauge",
+            "actiond_approvals_total counter",
             "actiond_broker_up gauge",
             "actiond_callbacks_total counter",
             "actiond_calls_in_flight gauge",

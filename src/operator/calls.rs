@@ -2,7 +2,7 @@
 
 use crate::{
     session::{CallKey, Output, SessionKey, ToolResult},
-    store::{CallRow, Details, Filter, Reset},
+    store::{CallRow, Details, Filter, Reset, Store},
 };
 
 use super::{BAD_CURSOR, Error, Operator, Result, id, view};
@@ -41,7 +41,7 @@ impl Operator {
             (None, None) => None,
         };
         if let Some(name) = &list.name {
-            let rows = self.named(name).await?;
+            let rows = named(&*self.store, name).await?;
             return Ok(view::Calls { calls: rows.iter().map(view::Call::of).collect(), next: None });
         }
         let place = after.take().map(|(at, key)| CallRow::at(key, at));
@@ -82,29 +82,9 @@ impl Operator {
         Ok(view::Done { call: row.key.to_string(), outcome: act.outcome().to_owned() })
     }
 
-    /// The call that a person named, by its whole key or by a call id that is unique.
+    /// The call that a person named.
     pub async fn find(&self, name: &str) -> Result<CallRow> {
-        let mut found = self.named(name).await?;
-        match (found.pop(), found.pop()) {
-            (Some(row), None) => Ok(row),
-            (Some(_), Some(_)) => {
-                Err(Error::Conflict(format!("several calls are named {name}: use PLATFORM/SESSION/TURN/CALL_ID")))
-            }
-            (None, _) => Err(missing(name)),
-        }
-    }
-
-    /// At most two: then the name is no name.
-    async fn named(&self, name: &str) -> Result<Vec<CallRow>> {
-        let mut found = Vec::new();
-        for key in keys(name) {
-            found.extend(self.store.call(&key).await?.map(|details| details.row));
-        }
-        if found.is_empty() {
-            let filter = Filter { call_id: Some(name.to_owned()), ..Filter::default() };
-            found = self.store.calls(&filter, None, 2).await?;
-        }
-        Ok(found)
+        find(&*self.store, name).await
     }
 
     fn refusal(&self, row: &CallRow, act: &Act) -> Option<&'static str> {
@@ -187,6 +167,31 @@ impl Act {
 
 fn missing(name: &str) -> Error {
     Error::NotFound(format!("there is no call {name}"))
+}
+
+/// The call that a person named, by its whole key or by a call id that is unique.
+pub(crate) async fn find(store: &dyn Store, name: &str) -> Result<CallRow> {
+    let mut found = named(store, name).await?;
+    match (found.pop(), found.pop()) {
+        (Some(row), None) => Ok(row),
+        (Some(_), Some(_)) => {
+            Err(Error::Conflict(format!("several calls are named {name}: use PLATFORM/SESSION/TURN/CALL_ID")))
+        }
+        (None, _) => Err(missing(name)),
+    }
+}
+
+/// At most two: then the name is no name.
+async fn named(store: &dyn Store, name: &str) -> Result<Vec<CallRow>> {
+    let mut found = Vec::new();
+    for key in keys(name) {
+        found.extend(store.call(&key).await?.map(|details| details.row));
+    }
+    if found.is_empty() {
+        let filter = Filter { call_id: Some(name.to_owned()), ..Filter::default() };
+        found = store.calls(&filter, None, 2).await?;
+    }
+    Ok(found)
 }
 
 /// Every key that is displayed so: ids may have slashes themselves.

@@ -34,6 +34,8 @@ pub struct Call {
     pub submissions: u32,
     /// Whether its result is one; null without a result.
     pub success: Option<bool>,
+    /// What became of its approval: pending, approved, denied, expired or withdrawn; null where nobody was asked.
+    pub approval: Option<String>,
     /// What a person should know of a failure.
     pub detail: Option<String>,
     pub idempotency_key: Option<String>,
@@ -69,6 +71,7 @@ impl Call {
             generation: row.generation,
             submissions: row.submissions,
             success: row.success,
+            approval: row.approval.clone(),
             detail: row.detail.clone(),
             idempotency_key: row.idempotency_key.clone(),
             body_len: row.body_len,

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Claim, ClaimRequest, Completion, Mark, Reset, Transition};
+use super::{Ask, Claim, ClaimRequest, Completion, Decide, Mark, Reset, Transition};
 
 /// Nothing is appended to a history of more characters: a call that is tried for weeks must not fill the store.
 pub(super) const MOST: i32 = 16 * 1024;
@@ -62,6 +62,8 @@ pub(super) fn claimed(request: &ClaimRequest, claim: &Claim) -> String {
         Claim::Run(lease) => ("claimed", Some(lease.attempt)),
         Claim::Interrupted(_) => ("interrupted", None),
         Claim::Expired(_) => ("expired", None),
+        Claim::Denied(_) => ("answering a denial", None),
+        Claim::Unapproved(_) => ("not approved in time", None),
         _ => ("held", None),
     };
     let Origin { by, event: cause, accepted_at } = &request.origin;
@@ -103,6 +105,17 @@ pub(super) fn reset(reset: &Reset, by: &str) -> String {
         Reset::Resolve { success, detail, .. } => ("resolve", Some(*success), Some(clip(detail))),
     };
     Entry { event, success, detail, by: Some(by), ..Entry::default() }.tail()
+}
+
+/// Of a call that waits for a person from now on.
+pub(super) fn asked(ask: &Ask) -> String {
+    Entry { event: "asked", wait_ms: Some(millis(ask.expires)), ..Entry::default() }.tail()
+}
+
+/// Of a person's decision.
+pub(super) fn decided(decide: &Decide) -> String {
+    let detail = decide.reason.as_deref().map(clip);
+    Entry { event: decide.decision(), by: Some(&decide.by), detail, ..Entry::default() }.tail()
 }
 
 /// Of what moves no call.

@@ -20,6 +20,7 @@ pub(super) struct Row {
     pub(super) generation: i64,
     pub(super) submissions: i64,
     pub(super) note: Option<String>,
+    pub(super) approval: Option<String>,
 }
 
 /// Either an answer, or a step to take under the row's present fence.
@@ -49,8 +50,21 @@ pub(super) fn judge(request: &ClaimRequest, row: &Row, now: i64) -> Verdict {
         deadline: left,
         generation: u32::try_from(row.generation).unwrap_or(0),
         note: row.note.clone(),
+        approved: row.approval.as_deref() == Some("approved"),
     };
     let expired = row.deadline_at <= now;
+    let held = row.until_at > now;
+    match (row.approval.as_deref(), row.state.as_str()) {
+        (Some("pending"), "waiting") if held => return Verdict::Answer(Claim::Held(millis(row.until_at - now))),
+        (Some("pending"), "waiting") => return Verdict::Take(Claim::Unapproved(lease)),
+        // Nothing was started: whoever held it before, the answer is known.
+        (Some("denied" | "expired"), "claimed") if held && !request.takeover => {
+            return Verdict::Answer(Claim::Busy(millis(row.until_at - now)));
+        }
+        (Some("denied"), _) => return Verdict::Take(Claim::Denied(lease)),
+        (Some("expired"), _) => return Verdict::Take(Claim::Unapproved(lease)),
+        _ => {}
+    }
     match row.state.as_str() {
         "claimed" => {
             // A handler that left a note goes on from there: that starts nothing twice.
@@ -118,7 +132,15 @@ impl Arrival {
 impl ClaimRequest {
     /// The lease of whoever claims a call that nobody claimed before.
     pub(super) fn first_lease(&self) -> Lease {
-        Lease { key: self.key.clone(), fence: 1, attempt: 1, deadline: self.deadline, generation: 0, note: None }
+        Lease {
+            key: self.key.clone(),
+            fence: 1,
+            attempt: 1,
+            deadline: self.deadline,
+            generation: 0,
+            note: None,
+            approved: false,
+        }
     }
 }
 
@@ -157,4 +179,93 @@ pub(super) fn millis(ms: i64) -> Duration {
 /// Whole milliseconds of a duration, for a column.
 pub(super) fn in_millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{session::SessionKey, store::Origin};
+
+    const NOW: i64 = 1000;
+
+    fn request(if_interrupted: IfInterrupted, takeover: bool) -> ClaimRequest {
+        ClaimRequest {
+            key: CallKey::new(SessionKey::new("openai", "sess_1"), "turn_1", "call_1"),
+            function: "f".to_owned(),
+            lease: Duration::from_secs(30),
+            deadline: Duration::from_secs(60),
+            if_interrupted,
+            takeover,
+            origin: Origin { by: "w".into(), event: String::new(), accepted_at: 0 },
+        }
+    }
+
+    fn row(state: &str, approval: Option<&str>, until_at: i64) -> Row {
+        Row {
+            state: state.to_owned(),
+            function: "f".to_owned(),
+            attempt: 0,
+            fence: 3,
+            until_at,
+            deadline_at: NOW + 100,
+            success: None,
+            body: None,
+            idempotency_key: None,
+            generation: 0,
+            submissions: 0,
+            note: None,
+            approval: approval.map(str::to_owned),
+        }
+    }
+
+    fn judged(row: &Row) -> [Verdict; 3] {
+        let requests = [(IfInterrupted::Rerun, false), (IfInterrupted::Fail, false), (IfInterrupted::Hold, true)];
+        requests.map(|(if_interrupted, takeover)| judge(&request(if_interrupted, takeover), row, NOW))
+    }
+
+    #[test]
+    fn a_call_that_waits_for_a_person_is_held_until_then_and_no_longer() {
+        let held = Verdict::Answer(Claim::Held(Duration::from_millis(5)));
+        assert!(judged(&row("waiting", Some("pending"), NOW + 5)).iter().all(|verdict| *verdict == held));
+        for at in [NOW, NOW - 5] {
+            let verdicts = judged(&row("waiting", Some("pending"), at));
+            assert!(
+                verdicts.iter().all(|v| matches!(v, Verdict::Take(Claim::Unapproved(l)) if l.fence == 4)),
+                "{verdicts:?}"
+            );
+        }
+        let over = Row { deadline_at: NOW, ..row("waiting", Some("pending"), NOW) };
+        assert!(
+            matches!(judged(&over)[0], Verdict::Take(Claim::Unapproved(_))),
+            "the reason is told, not the deadline"
+        );
+    }
+
+    #[test]
+    fn what_was_not_approved_is_answered_so_whoever_held_it() {
+        for state in ["retrying", "claimed"] {
+            let verdicts = judged(&row(state, Some("denied"), NOW));
+            assert!(verdicts.iter().all(|v| matches!(v, Verdict::Take(Claim::Denied(_)))), "{state}: {verdicts:?}");
+            let verdicts = judged(&row(state, Some("expired"), NOW));
+            assert!(verdicts.iter().all(|v| matches!(v, Verdict::Take(Claim::Unapproved(_)))), "{state}: {verdicts:?}");
+        }
+        let [rerun, fail, taken_over] = judged(&row("claimed", Some("denied"), NOW + 5));
+        let busy = Verdict::Answer(Claim::Busy(Duration::from_millis(5)));
+        assert!(rerun == busy && fail == busy, "somebody answers it");
+        assert!(matches!(taken_over, Verdict::Take(Claim::Denied(_))), "whoever did has died");
+    }
+
+    #[test]
+    fn an_approved_call_is_judged_as_any_other_and_knows_it() {
+        let [rerun, ..] = judged(&row("retrying", Some("approved"), NOW));
+        assert!(matches!(rerun, Verdict::Take(Claim::Run(lease)) if lease.approved && lease.attempt == 1));
+        let [rerun, fail, hold] = judged(&row("claimed", Some("approved"), NOW));
+        assert!(matches!(rerun, Verdict::Take(Claim::Run(_))));
+        assert!(matches!(fail, Verdict::Take(Claim::Interrupted(_))));
+        assert!(matches!(hold, Verdict::Hold(Claim::Held(_))));
+        let [later, ..] = judged(&row("waiting", Some("approved"), NOW));
+        assert!(matches!(later, Verdict::Answer(Claim::Held(_))), "its handler said that the result comes later");
+        let [again, ..] = judged(&row("obsolete", Some("pending"), NOW + 5));
+        assert!(matches!(again, Verdict::Take(Claim::Run(lease)) if !lease.approved), "it is asked about anew");
+    }
 }

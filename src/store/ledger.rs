@@ -3,8 +3,8 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use super::{
-    Arrival, Arrived, Claim, ClaimRequest, Completion, Due, Mark, Note, Pause, Result, Store, Taken, Unfinished,
-    group::Group,
+    Approvals, Arrival, Arrived, Claim, ClaimRequest, Completion, Due, Mark, Note, Pause, Pruned, Result, Store, Taken,
+    Unfinished, group::Group,
 };
 use crate::session::{CallKey, SessionKey};
 
@@ -139,6 +139,20 @@ impl Ledger {
     /// The functions that an operator has paused.
     pub async fn pauses(&self) -> Result<Vec<Pause>> {
         self.store.pauses().await
+    }
+
+    /// The store itself, for what needs no grouping.
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    /// Approvals, each question by itself: a person's pace needs no groups.
+    pub fn approvals(&self) -> &dyn Approvals {
+        &*self.store
+    }
+
+    pub async fn prune(&self, older: Duration, from: i64, limit: usize) -> Result<Pruned> {
+        self.store.prune(older, from, limit).await
     }
 
     pub async fn migrate(&self) -> Result<()> {

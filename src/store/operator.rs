@@ -24,6 +24,12 @@ pub struct Filter {
     pub older_than: Option<Duration>,
     /// First claimed less long ago than this.
     pub newer_than: Option<Duration>,
+    /// First claimed then or later, Unix milliseconds.
+    pub from: Option<i64>,
+    /// First claimed before, Unix milliseconds.
+    pub to: Option<i64>,
+    /// Else the newest.
+    pub oldest_first: bool,
 }
 
 /// A call as the ledger holds it, without its result's bytes. Instants are Unix milliseconds by the database's clock.
@@ -38,6 +44,8 @@ pub struct CallRow {
     pub generation: u32,
     pub submissions: u32,
     pub success: Option<bool>,
+    /// What became of its approval: pending, approved, denied, expired; none where nobody was asked.
+    pub approval: Option<String>,
     /// What a person should know of a failure.
     pub detail: Option<String>,
     pub idempotency_key: Option<String>,
@@ -82,6 +90,7 @@ impl CallRow {
             generation: 0,
             submissions: 0,
             success: None,
+            approval: None,
             detail: None,
             idempotency_key: None,
             body_len: None,
@@ -118,9 +127,9 @@ impl CallRow {
 
 /// The columns of a [`CallRow`], key first.
 pub(super) const COLUMNS: &str = "platform, session, turn, call_id, function, state, attempt, fence, generation, \
-    submissions, success, detail, idempotency_key, length(body) AS body_len, created_at, updated_at, until_at, deadline_at";
+    submissions, success, approval, detail, idempotency_key, length(body) AS body_len, created_at, updated_at, until_at, deadline_at";
 
-/// Builds the listing: newest first, after `after`. `now` is the expression of the database's clock.
+/// Builds the listing: after `after` in its order. `now` is the expression of the database's clock.
 pub(super) fn listing<DB: Database>(
     now: &str,
     filter: &Filter,
@@ -150,14 +159,22 @@ where
             query.push(format_args!(" AND created_at {comparison} {now} - ")).push_bind(in_millis(age));
         }
     }
+    for (comparison, instant) in [(">=", filter.from), ("<", filter.to)] {
+        if let Some(instant) = instant {
+            query.push(format_args!(" AND created_at {comparison} ")).push_bind(instant);
+        }
+    }
+    let (comparison, order) = if filter.oldest_first { (">", "ASC") } else { ("<", "DESC") };
     if let Some(CallRow { key, created_at, .. }) = after {
-        query.push(" AND (created_at, platform, session, turn, call_id) < (").push_bind(*created_at);
+        query.push(format_args!(" AND (created_at, platform, session, turn, call_id) {comparison} ("));
+        query.push_bind(*created_at);
         for part in [&key.session.platform, &key.session.session, &key.turn, &key.call_id] {
             query.push(", ").push_bind(part.to_string());
         }
         query.push(")");
     }
-    query.push(" ORDER BY created_at DESC, platform DESC, session DESC, turn DESC, call_id DESC LIMIT ");
+    let columns = ["created_at", "platform", "session", "turn", "call_id"].map(|column| format!("{column} {order}"));
+    query.push(format_args!(" ORDER BY {} LIMIT ", columns.join(", ")));
     query.push_bind(i64::try_from(limit).unwrap_or(i64::MAX));
     query
 }
@@ -183,6 +200,7 @@ where
         generation: count("generation")?,
         submissions: count("submissions")?,
         success: row.try_get("success")?,
+        approval: row.try_get("approval")?,
         detail: row.try_get("detail")?,
         idempotency_key: row.try_get("idempotency_key")?,
         body_len: body_len.and_then(|len| u64::try_from(len).ok()),
@@ -259,6 +277,7 @@ mod tests {
             generation: 0,
             submissions,
             success: None,
+            approval: None,
             detail: None,
             idempotency_key: None,
             body_len,

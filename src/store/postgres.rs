@@ -12,11 +12,12 @@ use sqlx::{
 
 use super::{
     Appointment, Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Config, Details, Due, Error, Filter, Mark,
-    Note, Pause, Reset, Result, Store, Taken, Tally, Unfinished, history,
+    Note, Pause, Pruned, Reset, Result, Store, Taken, Tally, Unfinished, history,
     judge::{Move, Row, Verdict, in_millis, judge, judge_late},
 };
 use crate::session::{CallKey, SessionKey};
 
+mod approvals;
 mod lane;
 mod operator;
 mod overview;
@@ -318,6 +319,10 @@ impl Store for Postgres {
     async fn set_paused(&self, function: &str, paused: bool) -> Result<bool> {
         overview::set_paused(&self.pool, function, paused).await
     }
+
+    async fn prune(&self, older: Duration, from: i64, limit: usize) -> Result<Pruned> {
+        operator::prune(&self.pool, older, from, limit).await
+    }
 }
 
 async fn postpone(db: impl sqlx::PgExecutor<'_>, dues: &[Due]) -> Result<()> {
@@ -394,6 +399,7 @@ fn read_row(row: &PgRow) -> Result<Row> {
         generation: row.try_get("generation")?,
         submissions: row.try_get("submissions")?,
         note: row.try_get("note")?,
+        approval: row.try_get("approval")?,
     })
 }
 

@@ -1,5 +1,6 @@
 //! The ledger in SQLite.
 
+mod approvals;
 mod batches;
 mod database;
 mod operator;
@@ -19,7 +20,7 @@ use statements as sql;
 pub use self::database::Database;
 use super::{
     Appointment, Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Details, Due, Error, Filter, Mark, Note,
-    Pause, Reset, Result, Store, Taken, Tally, Unfinished, history,
+    Pause, Pruned, Reset, Result, Store, Taken, Tally, Unfinished, history,
     judge::{Row, Verdict, in_millis, judge, judge_late},
 };
 use crate::session::{CallKey, SessionKey};
@@ -273,6 +274,10 @@ impl Store for Sqlite {
     async fn set_paused(&self, function: &str, paused: bool) -> Result<bool> {
         overview::set_paused(&self.database, function, paused).await
     }
+
+    async fn prune(&self, older: Duration, from: i64, limit: usize) -> Result<Pruned> {
+        operator::prune(&self.database, older, from, limit).await
+    }
 }
 
 async fn clock(db: &mut SqliteConnection) -> Result<i64> {
@@ -346,6 +351,7 @@ fn read_row(row: &SqliteRow) -> Result<Row> {
         generation: row.try_get("generation")?,
         submissions: row.try_get("submissions")?,
         note: row.try_get("note")?,
+        approval: row.try_get("approval")?,
     })
 }
 

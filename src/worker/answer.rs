@@ -10,10 +10,11 @@ use async_trait::async_trait;
 use tracing::Instrument;
 
 use super::{
-    Account, UnknownFunctions, Worker,
+    Account, UnknownFunctions, Worker, approve,
     submit::{Posted, submit},
 };
 use crate::{
+    approval::UNAPPROVED,
     arguments::Arguments,
     function::Function,
     handler, platform,
@@ -96,9 +97,17 @@ pub(super) async fn answer(
         Claim::Expired(lease) => {
             Ran::Finished(lease, ToolResult::Error(EXPIRED.to_owned()), Some("deadline passed".to_owned()))
         }
+        Claim::Denied(lease) => {
+            worker.metrics.approval(&call.name, "denied");
+            let (sentence, detail) = approve::denied(worker, &lease).await;
+            Ran::Finished(lease, ToolResult::Error(sentence), Some(detail))
+        }
+        Claim::Unapproved(lease) => {
+            Ran::Finished(lease, ToolResult::Error(UNAPPROVED.to_owned()), Some("not approved in time".to_owned()))
+        }
         Claim::Stored(stored) => return submit(worker, account, stored, action).await,
         Claim::Busy(left) => return Ok(Answer::Again(left.max(Duration::from_millis(100)))),
-        Claim::Held(left) => return Ok(Answer::Again(left.max(Duration::from_millis(100)))),
+        Claim::Held(left) => return Ok(Answer::Again(held(worker, left))),
         Claim::Refused => return Ok(Answer::Ended),
     };
     match finished {
@@ -117,6 +126,12 @@ pub(super) async fn answer(
         Ran::Again(after) => Ok(Answer::Again(after)),
         Ran::Gone(lease) => abandon(worker, account, lease.key, lease.fence, &call.name).await,
     }
+}
+
+/// When to look again at a call that waits for somebody else: as often as a sweep would, for its session may have been
+/// cancelled meanwhile.
+fn held(worker: &Worker, left: Duration) -> Duration {
+    left.min(worker.sweep.every).max(Duration::from_millis(100))
 }
 
 /// A call that the platform no longer lists: nothing is submitted for it.
@@ -183,6 +198,11 @@ async fn run(worker: &Worker, function: &Arc<Function>, asked: Asked<'_>, lease:
     if let Err(sentence) = function.may_call(&lease.key.session.platform, &arguments, &session.metadata) {
         return Ran::Finished(lease, ToolResult::Error(sentence), Some("not allowed".to_owned()));
     }
+    if let Some(wait) =
+        approve::ask_first(worker, function.approval.as_ref(), session, &call.name, &arguments, &lease).await
+    {
+        return Ran::Again(held(worker, wait));
+    }
     if worker.functions.is_paused(&function.name) {
         return postpone(worker, lease, PAUSED_WAIT.mul_f64(1.0 + rand::random::<f64>())).await;
     }
@@ -190,6 +210,9 @@ async fn run(worker: &Worker, function: &Arc<Function>, asked: Asked<'_>, lease:
         Ok(slot) => slot,
         Err(wait) => return postpone(worker, lease, wait).await,
     };
+    if lease.approved && lease.attempt == 1 {
+        worker.metrics.approval(&call.name, "approved");
+    }
     let span =
         tracing::info_span!("handler", function = call.name, call.id = %call.key.call_id, attempt = lease.attempt);
     let handled = handler::Call {
@@ -372,7 +395,7 @@ async fn wait(worker: &Worker, function: &Function, lease: Lease, took: Duration
         Some(true) => {
             tracing::info!(call.id = %mark.key.call_id, "the result comes later");
             worker.metrics.call(&mark.key.session.platform, &function.name, "waiting");
-            Ran::Again(lease.deadline)
+            Ran::Again(held(worker, lease.deadline))
         }
         // It is there already.
         Some(false) | None => Ran::Again(Duration::ZERO),
@@ -425,7 +448,7 @@ async fn complete(
 }
 
 /// A result in memory must not be lost because the store is away for a while.
-async fn persist<T, F>(worker: &Worker, mut write: impl FnMut() -> F) -> Option<T>
+pub(super) async fn persist<T, F>(worker: &Worker, mut write: impl FnMut() -> F) -> Option<T>
 where
     F: Future<Output = store::Result<T>>,
 {

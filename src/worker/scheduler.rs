@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::{join_all, try_join_all};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{Worker, sweep};
+use super::{Worker, prune, sweep};
 use crate::{
     session::ActionRequired,
     store::{self, Due, Taken},
@@ -58,9 +58,11 @@ async fn look(
 ) -> store::Result<usize> {
     if !*planned {
         sweep::plan(worker).await?;
+        prune::plan(worker).await?;
         *planned = true;
     }
     let taken = worker.ledger.due(MOST, HOLD).await?;
+    let (pruned, taken): (Vec<Taken>, Vec<Taken>) = taken.into_iter().partition(|taken| prune::is_prune(&taken.due));
     let (swept, taken): (Vec<Taken>, Vec<Taken>) = taken.into_iter().partition(|taken| sweep::is_sweep(&taken.due));
     worker.metrics.sessions_due(taken.len() as u64);
     let (mut published, mut refused) = (Vec::new(), Vec::new());
@@ -74,6 +76,9 @@ async fn look(
         worker.ledger.forget(&published).await?;
     }
     try_join_all(refused.into_iter().map(|due| worker.ledger.postpone(due))).await?;
+    for taken in pruned {
+        prune::start(worker, taken, sweeps, stop).await?;
+    }
     for taken in swept {
         sweep::start(worker, taken, sweeps, stop).await?;
     }

@@ -4,10 +4,12 @@
 
 mod aivax;
 mod api;
+mod approvals;
 mod browser;
 mod crash;
 mod demo;
 mod endings;
+mod export;
 mod faults;
 mod flow;
 mod ingress;

@@ -543,6 +543,7 @@ pub(crate) struct Request {
     pub(crate) key: String,
     /// Where its result may be posted.
     pub(crate) result_url: String,
+    pub(crate) headers: HeaderMap,
     pub(crate) body: Vec<u8>,
 }
 
@@ -603,7 +604,13 @@ async fn handle(
 ) -> Response {
     let header = |name| headers.get(name).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
     let (key, result_url) = (header("idempotency-key"), header("actiond-result-url"));
-    handler.requests.lock().unwrap().push(Request { name: name.clone(), key, result_url, body: body.to_vec() });
+    handler.requests.lock().unwrap().push(Request {
+        name: name.clone(),
+        key,
+        result_url,
+        headers,
+        body: body.to_vec(),
+    });
     handler.changed.notify_waiters();
     loop {
         let changed = handler.changed.notified();

@@ -17,18 +17,20 @@ macro_rules! over_every_store {
         mod sqlite {
             $(#[tokio::test]
             async fn $story() {
-                let (store, _folder) = super::sqlite_store().await;
+                let (store, _folder) = $crate::store_contract::sqlite_store().await;
                 super::$story(store).await;
             })*
         }
         mod postgres {
             $(#[tokio::test]
             async fn $story() {
-                super::$story(super::postgres_store().await).await;
+                super::$story($crate::store_contract::postgres_store().await).await;
             })*
         }
     };
 }
+
+mod approvals;
 
 over_every_store!(
     the_first_claim_runs_and_the_second_is_busy,
@@ -84,7 +86,7 @@ async fn postgres_store() -> Arc<dyn Store> {
 }
 
 fn config(url: &str) -> Config {
-    Config { url: SecretString::from(url), max_connections: 8, timeout: Duration::from_secs(10) }
+    Config { url: SecretString::from(url), max_connections: 8, timeout: Duration::from_secs(10), retention: None }
 }
 
 use crate::services::tempdir;

@@ -184,12 +184,12 @@ async fn a_signed_call_carries_a_nonce_and_a_signature_over_its_body() {
 
     let nonce = first.headers["x-request-nonce"].to_str().unwrap();
     assert!(nonce.starts_with("$2a$12$") && second.headers["x-request-nonce"] == nonce, "{nonce}");
-    let nonces = nonce::Verifier::new(vec!["shared-key-of-both".into()], 10..=13, nonce::Pool::new(1));
+    let nonces = crate::nonce::Verifier::new(vec!["shared-key-of-both".into()], 10..=13, crate::nonce::Pool::new(1));
     assert_eq!(nonces.verify(nonce).await, Ok(()));
 
     let webhook =
         crate::platform::WebhookConfig::Standard { secrets: vec![secret.into()], tolerance: Duration::from_secs(60) };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() as i64;
     let verified = crate::ingress::signature::Verifier::new(&webhook)
         .unwrap()
         .verify(&first.headers, first.body.as_bytes(), now)

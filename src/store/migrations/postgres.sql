@@ -17,6 +17,7 @@ CREATE TABLE calls (
     submissions     BIGINT NOT NULL DEFAULT 0,
     detail          TEXT,
     note            TEXT,
+    approval        TEXT,
     -- JSON Lines, an entry each event.
     history         TEXT   NOT NULL DEFAULT '',
     created_at      BIGINT NOT NULL,
@@ -38,6 +39,27 @@ CREATE TABLE due (
     PRIMARY KEY (platform, session)
 );
 CREATE INDEX due_at ON due (at);
+
+-- Calls that wait or waited for a person's approval. Their arguments stand here only as long as nobody has decided.
+CREATE TABLE approvals (
+    platform     TEXT   NOT NULL,
+    session      TEXT   NOT NULL,
+    turn         TEXT   NOT NULL,
+    call_id      TEXT   NOT NULL,
+    function     TEXT   NOT NULL,
+    arguments    TEXT,
+    digest       BYTEA  NOT NULL,
+    asked_at     BIGINT NOT NULL,
+    expires_at   BIGINT NOT NULL,
+    decision     TEXT,
+    decided_by   TEXT,
+    decided_at   BIGINT,
+    reason       TEXT,
+    notify_at    BIGINT,
+    notify_tries BIGINT NOT NULL DEFAULT 0,
+    PRIMARY KEY (platform, session, turn, call_id)
+);
+CREATE INDEX approvals_open ON approvals (asked_at) WHERE decision IS NULL;
 
 -- What every process that shares this store must know and nobody else: the key that signs result addresses.
 CREATE TABLE secrets (

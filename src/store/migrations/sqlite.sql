@@ -17,6 +17,7 @@ CREATE TABLE calls (
     submissions     INTEGER NOT NULL DEFAULT 0,
     detail          TEXT,
     note            TEXT,
+    approval        TEXT,
     -- JSON Lines, an entry each event.
     history         TEXT    NOT NULL DEFAULT '',
     created_at      INTEGER NOT NULL,
@@ -51,6 +52,27 @@ CREATE TABLE queue (
 );
 CREATE INDEX queue_ready ON queue (id) WHERE taken = 0 AND reason IS NULL;
 CREATE INDEX queue_dead ON queue (id) WHERE reason IS NOT NULL;
+
+-- Calls that wait or waited for a person's approval. Their arguments stand here only as long as nobody has decided.
+CREATE TABLE approvals (
+    platform     TEXT    NOT NULL,
+    session      TEXT    NOT NULL,
+    turn         TEXT    NOT NULL,
+    call_id      TEXT    NOT NULL,
+    function     TEXT    NOT NULL,
+    arguments    TEXT,
+    digest       BLOB    NOT NULL,
+    asked_at     INTEGER NOT NULL,
+    expires_at   INTEGER NOT NULL,
+    decision     TEXT,
+    decided_by   TEXT,
+    decided_at   INTEGER,
+    reason       TEXT,
+    notify_at    INTEGER,
+    notify_tries INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (platform, session, turn, call_id)
+) WITHOUT ROWID;
+CREATE INDEX approvals_open ON approvals (asked_at) WHERE decision IS NULL;
 
 -- What every process that shares this store must know and nobody else: the key that signs result addresses.
 CREATE TABLE secrets (

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, PgPool, Postgres, Row as _, postgres::PgRow};
 
-use super::{bind_key, clean};
+use super::{Keys, bind_key, clean};
 use crate::{
     session::{CallKey, SessionKey},
     store::{
         CallRow, Details, Filter, Reset, Result, history,
         judge::{in_millis, millis},
         operator::{COLUMNS, Change, listing, read},
+        prune::{self, Pruned},
     },
 };
 
@@ -25,6 +26,7 @@ const RESET: &str = "
             deadline_at = coalesce(now + $10, deadline_at),
             success = CASE WHEN $11 THEN $12 ELSE success END, body = CASE WHEN $11 THEN $13 ELSE body END,
             note = CASE WHEN $11 AND body IS NOT NULL THEN NULL ELSE note END,
+            approval = CASE WHEN approval = 'approved' THEN approval END,
             idempotency_key = $14, detail = coalesce($15, detail),
             history = history || '{\"at\":' || now || ',' || $16
         FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
@@ -100,4 +102,34 @@ pub(super) async fn revive(pool: &PgPool, session: &SessionKey, deadline: Durati
     let revive = sqlx::query(REVIVE).bind(&*session.platform).bind(&*session.session);
     revive.bind(in_millis(deadline)).execute(pool).await?;
     Ok(())
+}
+
+const CUTOFF: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $1";
+
+const PRUNE: &str = "
+    WITH gone AS (
+        DELETE FROM calls AS c
+        USING unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS given (platform, session, turn, call_id)
+        WHERE c.platform = given.platform AND c.session = given.session AND c.turn = given.turn
+          AND c.call_id = given.call_id AND c.state IN ('settled', 'obsolete', 'refused') AND c.updated_at < $5
+        RETURNING c.platform, c.session, c.turn, c.call_id),
+    approvals AS (
+        DELETE FROM approvals AS a USING gone
+        WHERE a.platform = gone.platform AND a.session = gone.session AND a.turn = gone.turn
+          AND a.call_id = gone.call_id)
+    SELECT count(*) FROM gone";
+
+/// Deletes by key what was read, and judges it again then.
+pub(super) async fn prune(pool: &PgPool, older: Duration, from: i64, limit: usize) -> Result<Pruned> {
+    let before: i64 = sqlx::query(CUTOFF).bind(in_millis(older)).fetch_one(pool).await?.try_get(0)?;
+    let old = sqlx::query(prune::OLD).bind(from).bind(before).bind(i64::try_from(limit).unwrap_or(i64::MAX));
+    let old = old.fetch_all(pool).await?.iter().map(prune::read).collect::<Result<Vec<_>>>()?;
+    let (ended, next) = prune::plan(old, from, limit);
+    if ended.is_empty() {
+        return Ok(Pruned { deleted: 0, next });
+    }
+    let keys = Keys::of(ended.iter());
+    let delete = sqlx::query(PRUNE).bind(keys.platforms).bind(keys.sessions).bind(keys.turns).bind(keys.call_ids);
+    let deleted: i64 = delete.bind(before).fetch_one(pool).await?.try_get(0)?;
+    Ok(Pruned { deleted: u64::try_from(deleted).unwrap_or(0), next })
 }

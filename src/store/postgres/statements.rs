@@ -13,14 +13,17 @@ pub(super) const CLAIM: &str = "
     RETURNING platform, session, turn, call_id";
 
 pub(super) const READ: &str = "
-    SELECT state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions, note,
+    SELECT state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions,
+           note, approval,
            (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
     FROM calls WHERE platform = $1 AND session = $2 AND turn = $3 AND call_id = $4";
 
 /// $5 and $6 are fence and state as they were read: whoever came between makes this miss.
 pub(super) const TAKE: &str = "
-    UPDATE calls SET state = $7, fence = fence + 1, attempt = attempt + 1, until_at = now + $8, updated_at = now,
-                     history = CASE WHEN length(history) > $10 THEN history ELSE history || '{\"at\":' || now || ',' || $9 END
+    UPDATE calls
+    SET state = $7, fence = fence + 1, attempt = attempt + 1, until_at = now + $8, updated_at = now,
+        approval = CASE WHEN state = 'waiting' AND approval = 'pending' THEN 'expired' ELSE approval END,
+        history = CASE WHEN length(history) > $10 THEN history ELSE history || '{\"at\":' || now || ',' || $9 END
     FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
     WHERE platform = $1 AND session = $2 AND turn = $3 AND call_id = $4 AND fence = $5 AND state = $6";
 
@@ -76,6 +79,7 @@ pub(super) const ARRIVE: &str = "
     FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
     WHERE platform = $1 AND session = $2 AND turn = $3 AND call_id = $4 AND body IS NULL
       AND state IN ('claimed', 'retrying', 'waiting', 'interrupted') AND deadline_at > now
+      AND (approval IS NULL OR approval <> 'pending')
     RETURNING function";
 
 pub(super) const NEW_SECRET: &str = "INSERT INTO secrets (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING";
@@ -84,7 +88,8 @@ pub(super) const SECRET: &str = "SELECT value FROM secrets WHERE name = $1";
 
 pub(super) const UNFINISHED: &str = "
     SELECT platform, session, turn, call_id,
-           state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions, note
+           state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions,
+           note, approval
     FROM calls WHERE platform = $1 AND session = $2 AND state NOT IN ('settled', 'refused', 'obsolete')";
 
 /// $1 platform, $2 reach, $3 quiet, $4 limit.

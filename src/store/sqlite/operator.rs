@@ -11,6 +11,7 @@ use crate::{
         CallRow, Details, Filter, Reset, Result, history,
         judge::{in_millis, millis},
         operator::{COLUMNS, Change, listing, read},
+        prune::{self, Pruned},
     },
 };
 
@@ -23,6 +24,7 @@ const RESET: &str = "
         attempt = CASE WHEN ?11 IS NULL THEN attempt ELSE 0 END, deadline_at = coalesce(?10 + ?11, deadline_at),
         success = CASE WHEN ?12 THEN ?13 ELSE success END, body = CASE WHEN ?12 THEN ?14 ELSE body END,
         note = CASE WHEN ?12 AND body IS NOT NULL THEN NULL ELSE note END,
+        approval = CASE WHEN approval = 'approved' THEN approval END,
         idempotency_key = ?15, detail = coalesce(?16, detail), history = history || '{\"at\":' || ?10 || ',' || ?17
     WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4 AND fence = ?5 AND state = ?6";
 
@@ -114,4 +116,39 @@ pub(super) async fn revive(database: &Database, session: &SessionKey, deadline: 
             })
         })
         .await
+}
+
+const PRUNE: &str = "
+    DELETE FROM calls
+    WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4
+      AND state IN ('settled', 'obsolete', 'refused') AND updated_at < ?5";
+
+const PRUNE_APPROVAL: &str =
+    "DELETE FROM approvals WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4";
+
+/// Reads beside the writer and takes its turn only for what is to go, which is judged again then.
+pub(super) async fn prune(database: &Database, older: Duration, from: i64, limit: usize) -> Result<Pruned> {
+    let mut db = database.reads.acquire().await?;
+    let before = clock(&mut db).await?.saturating_sub(in_millis(older));
+    let old = sqlx::query(prune::OLD).bind(from).bind(before).bind(i64::try_from(limit).unwrap_or(i64::MAX));
+    let old = old.fetch_all(&mut *db).await?.iter().map(prune::read).collect::<Result<Vec<_>>>()?;
+    drop(db);
+    let (ended, next) = prune::plan(old, from, limit);
+    if ended.is_empty() {
+        return Ok(Pruned { deleted: 0, next });
+    }
+    let deleted = database.write(move |db| {
+        Box::pin(async move {
+            let mut deleted = 0;
+            for key in &ended {
+                let gone = bind_key(sqlx::query(PRUNE), key).bind(before).execute(&mut *db).await?.rows_affected();
+                if gone > 0 {
+                    bind_key(sqlx::query(PRUNE_APPROVAL), key).execute(&mut *db).await?;
+                }
+                deleted += gone;
+            }
+            Ok(deleted)
+        })
+    });
+    Ok(Pruned { deleted: deleted.await?, next })
 }

@@ -3,12 +3,15 @@
 pub(super) const NOW: &str = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)";
 
 pub(super) const READ: &str = "
-    SELECT state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions, note
+    SELECT state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions,
+           note, approval
     FROM calls WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4";
 
 pub(super) const TAKE: &str = "
-    UPDATE calls SET state = ?5, fence = fence + 1, attempt = attempt + 1, until_at = ?6, updated_at = ?7,
-                     history = CASE WHEN length(history) > ?9 THEN history ELSE history || '{\"at\":' || ?7 || ',' || ?8 END
+    UPDATE calls
+    SET state = ?5, fence = fence + 1, attempt = attempt + 1, until_at = ?6, updated_at = ?7,
+        approval = CASE WHEN state = 'waiting' AND approval = 'pending' THEN 'expired' ELSE approval END,
+        history = CASE WHEN length(history) > ?9 THEN history ELSE history || '{\"at\":' || ?7 || ',' || ?8 END
     WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4";
 
 /// What a handler keeps for its next attempt, while it holds the call.
@@ -28,6 +31,7 @@ pub(super) const ARRIVE: &str = "
                      history = CASE WHEN length(history) > ?10 THEN history ELSE history || '{\"at\":' || ?8 || ',' || ?9 END
     WHERE platform = ?1 AND session = ?2 AND turn = ?3 AND call_id = ?4 AND body IS NULL
       AND state IN ('claimed', 'retrying', 'waiting', 'interrupted') AND deadline_at > ?8
+      AND (approval IS NULL OR approval <> 'pending')
     RETURNING function";
 
 pub(super) const NEW_SECRET: &str = "INSERT INTO secrets (name, value) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING";
@@ -36,7 +40,8 @@ pub(super) const SECRET: &str = "SELECT value FROM secrets WHERE name = ?1";
 
 pub(super) const UNFINISHED: &str = "
     SELECT turn, call_id,
-           state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions, note
+           state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions,
+           note, approval
     FROM calls WHERE platform = ?1 AND session = ?2 AND state NOT IN ('settled', 'refused', 'obsolete')";
 
 /// ?1 platform, ?2 first seen after, ?3 quiet since, ?4 limit.

@@ -37,7 +37,12 @@ impl File {
 #[async_trait(?Send)]
 impl Place for File {
     async fn open(&self) -> Arc<dyn Queue> {
-        let config = store::Config { url: self.url().into(), max_connections: 1, timeout: Duration::from_secs(10) };
+        let config = store::Config {
+            url: self.url().into(),
+            max_connections: 1,
+            timeout: Duration::from_secs(10),
+            retention: None,
+        };
         let database = Database::open(&config).await.unwrap();
         Sqlite::new(database.clone()).migrate().await.unwrap();
         let queue = Embedded::new(database, Metrics::new());
@@ -51,7 +56,12 @@ impl Place for File {
     }
 
     async fn letters(&self) -> Arc<dyn DeadLetters> {
-        let config = store::Config { url: self.url().into(), max_connections: 1, timeout: Duration::from_secs(10) };
+        let config = store::Config {
+            url: self.url().into(),
+            max_connections: 1,
+            timeout: Duration::from_secs(10),
+            retention: None,
+        };
         Arc::new(Embedded::new(Database::open(&config).await.unwrap(), Metrics::new()))
     }
 
