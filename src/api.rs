@@ -1,5 +1,6 @@
 //! The operator's API on the admin listener: JSON under `/api`, described by `/api/openapi.json`.
 
+mod approvals;
 mod calls;
 mod dead;
 mod document;
@@ -23,6 +24,7 @@ use axum::{
 use utoipa::OpenApi as _;
 
 pub use self::{
+    approvals::{Approval, Approvals},
     error::Problem,
     functions::{Function, Functions},
     gate::{Gate, Refused},
@@ -34,7 +36,8 @@ pub(crate) use self::{
     stats::Cache,
 };
 use crate::{
-    admin::Readiness, app::Role, function::Live, metrics::Metrics, operator::Operator, platform, queue::SharedQueue,
+    admin::Readiness, app::Role, approval, function::Live, metrics::Metrics, operator::Operator, platform,
+    queue::SharedQueue,
 };
 
 /// A result by hand may be as large as a platform takes it.
@@ -45,6 +48,8 @@ pub struct Desk {
     pub gate: Gate,
     /// Missing where the process has no store.
     pub operator: Option<Operator>,
+    /// Missing with it.
+    pub approvals: Option<approval::Desk>,
     pub functions: Arc<Live>,
     pub platforms: Vec<platform::Config>,
     pub metrics: Metrics,
@@ -71,6 +76,9 @@ pub fn router(desk: Arc<Desk>) -> Router {
         .route("/calls/{id}/resubmit", post(calls::resubmit))
         .route("/calls/{id}/resolve", post(calls::resolve))
         .route("/calls/{id}/cancel", post(calls::cancel))
+        .route("/approvals", get(approvals::list))
+        .route("/approvals/{id}/approve", post(approvals::approve))
+        .route("/approvals/{id}/deny", post(approvals::deny))
         .route("/dead", get(dead::list))
         .route("/dead/redrive", post(dead::redrive))
         .route("/dead/purge", post(dead::purge))

@@ -151,6 +151,7 @@ impl App {
             config: &config,
             role,
             store: store.as_ref(),
+            ledger: ledger.as_ref(),
             accounts: accounts.clone(),
             functions: &functions,
             queue: &queue,

@@ -96,7 +96,8 @@ pub fn denied(reason: Option<&str>) -> String {
 /// Characters of a reason or a name that are kept.
 const MAX_REASON: usize = 1000;
 const MAX_NAME: usize = 100;
-const PAGE: usize = 200;
+/// How many are listed at once.
+pub(crate) const PAGE: usize = 200;
 
 /// Where decisions are made, whichever way they come.
 #[derive(Clone)]

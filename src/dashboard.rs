@@ -1,6 +1,7 @@
 //! The page that an operator leaves open, rendered here: overview, calls, one call, dead messages. Works without script; a small
 //! one keeps it fresh.
 
+mod approvals;
 mod calls;
 mod chart;
 mod dead;
@@ -41,6 +42,8 @@ pub fn router(desk: Arc<Desk>) -> Router {
         .route("/calls", get(calls::list))
         .route("/calls/{id}", get(calls::show))
         .route("/calls/{id}/{act}", post(calls::act))
+        .route("/approvals", get(approvals::list))
+        .route("/approvals/{id}", post(approvals::decide))
         .route("/dead", get(dead::list))
         .route("/dead/settle", post(dead::settle))
         .route("/functions/{name}/pause", post(pause))

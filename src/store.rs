@@ -13,6 +13,7 @@ mod overview;
 mod postgres;
 mod prune;
 mod sqlite;
+mod step;
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,6 +30,7 @@ pub use self::{
     postgres::Postgres,
     prune::Pruned,
     sqlite::{Database, Sqlite},
+    step::Step,
 };
 use crate::session::{CallKey, IfInterrupted, SessionKey, Submission};
 
@@ -243,13 +245,12 @@ pub trait Store: Approvals {
     /// Creates or updates the schema. Needed once before anything else.
     async fn migrate(&self) -> Result<()>;
 
-    async fn claim(&self, requests: &[ClaimRequest]) -> Result<Vec<Claim>>;
+    /// Takes steps of different calls, all in one commit. `false` for a claim of a call that was claimed before, which must
+    /// be contested; and where somebody else holds a higher fence by now, or the call is settled.
+    async fn take(&self, steps: &[Step]) -> Result<Vec<bool>>;
 
-    /// `false` where somebody else holds a higher fence: that result is lost, theirs counts.
-    async fn complete(&self, completions: &[Completion]) -> Result<Vec<bool>>;
-
-    /// `false` where somebody else holds a higher fence, or the call is settled.
-    async fn mark(&self, marks: &[Mark]) -> Result<Vec<bool>>;
+    /// What a claim means for a call that was claimed before, and the right to it where it can be had.
+    async fn contest(&self, request: &ClaimRequest) -> Result<Claim>;
 
     /// Keeps a text for the call's next attempt, which then counts as its continuation whatever its function says of
     /// interruptions. `false` where somebody else holds the call.

@@ -5,19 +5,21 @@ use utoipa::{
     openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
 };
 
-use super::{calls, dead, functions, platforms, stats};
+use super::{approvals, calls, dead, functions, platforms, stats};
 
 #[derive(OpenApi)]
 #[openapi(
     info(title = "actiond", description = "What an operator of actiond sees and does."),
     paths(
         calls::list, calls::show, calls::retry, calls::resubmit, calls::resolve, calls::cancel,
+        approvals::list, approvals::approve, approvals::deny,
         dead::list, dead::show, dead::redrive, dead::purge,
         functions::list, functions::pause, functions::resume,
         platforms::list, stats::due, stats::stats,
     ),
     tags(
         (name = "calls", description = "Every function call, whatever became of it"),
+        (name = "approvals", description = "Calls that wait for a person"),
         (name = "dead", description = "Messages that could not be worked on"),
         (name = "functions", description = "What models may call"),
         (name = "platforms", description = "The accounts whose agents are answered"),
@@ -47,7 +49,7 @@ mod tests {
     fn the_document_has_every_route_with_its_answers() {
         let document: serde_json::Value = serde_json::from_str(&Document::openapi().to_json().unwrap()).unwrap();
         let paths = document["paths"].as_object().unwrap();
-        assert_eq!(paths.len(), 16, "{:?}", paths.keys());
+        assert_eq!(paths.len(), 19, "{:?}", paths.keys());
         for (path, methods) in paths {
             for (method, operation) in methods.as_object().unwrap() {
                 assert!(operation["responses"]["200"]["content"]["application/json"].is_object(), "{method} {path}");

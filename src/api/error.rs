@@ -46,6 +46,10 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, "invalid", message)
     }
 
+    pub(super) fn conflict(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, "conflict", message)
+    }
+
     pub(super) fn no_store() -> Self {
         let why = "this process has no store: ask a worker, or one of --role all";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "no_store", why)
@@ -57,7 +61,7 @@ impl From<operator::Error> for Problem {
         match error {
             operator::Error::NotFound(message) => Self::not_found(message),
             operator::Error::Invalid(message) => Self::invalid(message),
-            operator::Error::Conflict(message) => Self::new(StatusCode::CONFLICT, "conflict", message),
+            operator::Error::Conflict(message) => Self::conflict(message),
             operator::Error::Store(error) => error.into(),
             operator::Error::Dead(error) => {
                 tracing::warn!(%error, "an operator cannot see the dead messages");

@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::{
     Back, Shown, WHO,
+    approvals::question,
     page::{Page, ago, ahead, calls, percent, span, state},
 };
 use crate::{
@@ -125,6 +126,7 @@ pub(super) async fn show(
     Query(super::overview::Done { done }): Query<super::overview::Done>,
 ) -> Shown {
     let detail = desk.operator()?.call(&key).await?;
+    let asked = desk.approval(&key).await?.filter(|approval| approval.state == "pending");
     let title = format!("{} · {}", detail.call.function, detail.call.state);
     let here = format!("/calls/{}", encode(&key));
     let content = html! {
@@ -134,6 +136,7 @@ pub(super) async fn show(
             @if let Some(why) = &detail.call.detail { p.why { (why) } }
             (facts(&detail))
         }
+        div.questions data-live="question" { @if let Some(approval) = &asked { (question(approval, &here)) } }
         div.columns {
             section.card data-live="timeline" { h2 { "What happened" } (timeline(&detail)) }
             section.card data-live="result" { h2 { "Result" } (result(&detail)) }

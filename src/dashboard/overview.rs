@@ -10,18 +10,23 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::{
-    Shown, chart,
+    Shown,
+    approvals::question,
+    chart,
     page::{Page, ago, calls, percent, span},
 };
 use crate::{
     api::{Desk, Function, Health, Now, Platform, Stats},
     operator::ListCalls,
+    store::ApprovalFilter,
 };
 
 /// Milliseconds between two looks.
 const FRESH: u32 = 2500;
 /// Calls of the live tail.
 const TAIL: usize = 15;
+/// Calls that wait for an approval, as far as they stand here.
+const QUESTIONS: usize = 3;
 /// States in which a call is on its way.
 const ON_THE_WAY: [&str; 5] = ["claimed", "waiting", "retrying", "completed", "submitted"];
 /// States that end without the platform having a result of ours.
@@ -36,10 +41,15 @@ pub(super) async fn show(State(desk): State<Arc<Desk>>, Query(Done { done }): Qu
     let operator = desk.operator()?;
     let stats = desk.stats().await?;
     let functions = desk.functions().await?.functions;
+    let waits = desk.approvals(&ApprovalFilter::default(), None).await?.approvals;
     let tail = operator.calls(&ListCalls { limit: TAIL, ..ListCalls::default() }).await?;
     let content = html! {
         h1.away { "Overview" }
         div data-live="now" { (now(&stats.now)) }
+        div.questions data-live="questions" {
+            @for approval in waits.iter().take(QUESTIONS) { (question(approval, "/")) }
+            @if waits.len() > QUESTIONS { p { a href="/approvals" { "All " (waits.len()) " calls that wait for an approval" } } }
+        }
         section.charts aria-label="The last hour" data-live="charts" { (charts(&stats)) }
         section.card data-live="functions" { h2 { "Functions" } (table(&functions)) }
         section.card data-live="tail" {

@@ -60,6 +60,7 @@ impl<'a> Page<'a> {
                             nav aria-label="Pages" {
                                 (link("/", "Overview"))
                                 (link("/calls", "Calls"))
+                                (link("/approvals", "Approvals"))
                                 (link("/dead", "Dead letters"))
                             }
                             div.top-end {
@@ -90,6 +91,8 @@ fn sentence(word: &str) -> Option<&'static str> {
         "resubmitted" => "The stored result is submitted again.",
         "resolved" => "The result is stored and will be submitted.",
         "cancelled" => "The agent will be told that the call was cancelled.",
+        "approved" => "Approved: the handler starts.",
+        "denied" => "Denied: the agent will be told.",
         "redriven" => "Given back to the workers.",
         "purged" => "Deleted.",
         _ => return None,

@@ -1,15 +1,15 @@
-//! The store as one call sees it: single questions, grouped underneath by nature.
+//! The store as one call sees it: single questions, which go together underneath.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use super::{
-    Approvals, Arrival, Arrived, Claim, ClaimRequest, Completion, Due, Mark, Note, Pause, Pruned, Result, Store, Taken,
-    Unfinished, group::Group,
+    Approvals, Arrival, Arrived, Claim, ClaimRequest, Completion, Due, Mark, Note, Pause, Pruned, Result, Step, Store,
+    Taken, Unfinished, group::Group,
 };
 use crate::session::{CallKey, SessionKey};
 
 /// Questions that share one statement at most.
-const BATCH: usize = 128;
+const BATCH: usize = 256;
 
 /// A cheap handle on a store.
 #[derive(Clone)]
@@ -19,40 +19,18 @@ pub struct Ledger {
 }
 
 struct Groups {
-    claims: Group<ClaimRequest, Claim>,
-    completions: Group<Completion, bool>,
-    marks: Group<Mark, bool>,
+    steps: Group<Step, bool>,
     dues: Group<Due, ()>,
 }
 
 impl Ledger {
     /// Needs a running runtime. `timeout` bounds every statement.
     pub fn new(store: Arc<dyn Store>, timeout: Duration) -> Self {
-        let (claims, completions, marks, dues) = (store.clone(), store.clone(), store.clone(), store.clone());
+        let (steps, dues) = (store.clone(), store.clone());
         let groups = Groups {
-            claims: Group::spawn(BATCH, timeout, move |batch: Vec<ClaimRequest>| {
-                let store = claims.clone();
-                async move { store.claim(&batch).await }
-            }),
-            completions: Group::spawn(BATCH, timeout, move |batch: Vec<Completion>| {
-                let store = completions.clone();
-                async move {
-                    let run = |batch: Vec<Completion>| {
-                        let store = store.clone();
-                        async move { store.complete(&batch).await }
-                    };
-                    in_rounds(batch, |completion| &completion.stored.key, run).await
-                }
-            }),
-            marks: Group::spawn(BATCH, timeout, move |batch: Vec<Mark>| {
-                let store = marks.clone();
-                async move {
-                    let run = |batch: Vec<Mark>| {
-                        let store = store.clone();
-                        async move { store.mark(&batch).await }
-                    };
-                    in_rounds(batch, |mark| &mark.key, run).await
-                }
+            steps: Group::spawn(BATCH, timeout, move |batch: Vec<Step>| {
+                let store = steps.clone();
+                async move { take(&*store, batch).await }
             }),
             dues: Group::spawn(BATCH, timeout, move |batch: Vec<Due>| {
                 let store = dues.clone();
@@ -63,17 +41,20 @@ impl Ledger {
     }
 
     pub async fn claim(&self, request: ClaimRequest) -> Result<Claim> {
-        self.groups.claims.ask(request).await
+        match self.groups.steps.ask(Step::Claim(request.clone())).await? {
+            true => Ok(Claim::Run(request.first_lease())),
+            false => self.store.contest(&request).await,
+        }
     }
 
     /// `false`: somebody else holds the call by now.
     pub async fn complete(&self, completion: Completion) -> Result<bool> {
-        self.groups.completions.ask(completion).await
+        self.groups.steps.ask(Step::Complete(completion)).await
     }
 
     /// `false`: somebody else holds the call by now, or it is settled.
     pub async fn mark(&self, mark: Mark) -> Result<bool> {
-        self.groups.marks.ask(mark).await
+        self.groups.steps.ask(Step::Mark(mark)).await
     }
 
     /// `false`: somebody else holds the call by now.
@@ -160,33 +141,26 @@ impl Ledger {
     }
 }
 
-/// A statement touches each call once: of several items of one call, the later ones go in a statement behind the others.
-async fn in_rounds<I: Clone, F>(
-    batch: Vec<I>,
-    key: impl Fn(&I) -> &CallKey,
-    mut run: impl FnMut(Vec<I>) -> F,
-) -> Result<Vec<bool>>
-where
-    F: Future<Output = Result<Vec<bool>>>,
-{
-    let mut seen = HashMap::with_capacity(batch.len());
-    let round_of = |item| {
-        let round = seen.entry(key(item)).or_insert(0);
+/// A statement touches each call once: of several steps of one call, the later ones go in a statement behind the others.
+async fn take(store: &dyn Store, steps: Vec<Step>) -> Result<Vec<bool>> {
+    let mut seen = HashMap::with_capacity(steps.len());
+    let round_of = |step| {
+        let round = seen.entry(Step::key(step)).or_insert(0);
         *round += 1;
         *round
     };
-    let rounds: Vec<usize> = batch.iter().map(round_of).collect();
+    let rounds: Vec<usize> = steps.iter().map(round_of).collect();
     let last = rounds.iter().copied().max().unwrap_or(0);
     if last == 1 {
-        return run(batch).await;
+        return store.take(&steps).await;
     }
-    let mut done = vec![false; batch.len()];
+    let mut taken = vec![false; steps.len()];
     for round in 1..=last {
-        let places: Vec<usize> = (0..batch.len()).filter(|place| rounds[*place] == round).collect();
-        let answers = run(places.iter().map(|place| batch[*place].clone()).collect()).await?;
-        for (place, answer) in places.into_iter().zip(answers) {
-            done[place] = answer;
+        let places: Vec<usize> = (0..steps.len()).filter(|place| rounds[*place] == round).collect();
+        let batch: Vec<Step> = places.iter().map(|place| steps[*place].clone()).collect();
+        for (place, done) in places.into_iter().zip(store.take(&batch).await?) {
+            taken[place] = done;
         }
     }
-    Ok(done)
+    Ok(taken)
 }

@@ -1,19 +1,19 @@
 //! The ledger in PostgreSQL: every batch is one statement over arrays, planned by key.
 
-use std::{collections::HashSet, str::FromStr, time::Duration};
+use std::{str::FromStr, time::Duration};
 
 use async_trait::async_trait;
 use secrecy::ExposeSecret;
 use sqlx::{
-    PgConnection, PgPool, Row as _,
+    PgPool, Row as _,
     migrate::{Migration, MigrationType, Migrator},
     postgres::{PgConnectOptions, PgPoolOptions, PgRow},
 };
 
 use super::{
-    Appointment, Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Config, Details, Due, Error, Filter, Mark,
-    Note, Pause, Pruned, Reset, Result, Store, Taken, Tally, Unfinished, history,
-    judge::{Move, Row, Verdict, in_millis, judge, judge_late},
+    Appointment, Arrival, Arrived, CallRow, Claim, ClaimRequest, Config, Details, Due, Error, Filter, Note, Pause,
+    Pruned, Reset, Result, Step, Store, Taken, Tally, Unfinished, history,
+    judge::{Row, Verdict, in_millis, judge, judge_late},
 };
 use crate::session::{CallKey, SessionKey};
 
@@ -22,17 +22,16 @@ mod lane;
 mod operator;
 mod overview;
 mod statements;
+mod steps;
 use lane::Lane;
 use statements as sql;
 
 /// Connections beside the pool.
-const LANES: u32 = 3;
+const LANES: u32 = 1;
 
 pub struct Postgres {
     pool: PgPool,
-    claims: Lane,
-    completions: Lane,
-    marks: Lane,
+    steps: Lane,
 }
 
 impl Postgres {
@@ -50,37 +49,12 @@ impl Postgres {
                 ("plan_cache_mode", "force_generic_plan".to_owned()),
                 ("statement_timeout", in_millis(config.timeout).to_string()),
             ]);
-        let lane = || Lane::new(&options, config.timeout);
-        let (claims, completions, marks) = (lane(), lane(), lane());
+        let steps = Lane::new(&options, config.timeout);
         let pool = PgPoolOptions::new()
             .max_connections(config.max_connections.saturating_sub(LANES).max(1))
             .acquire_timeout(config.timeout)
             .connect_lazy_with(options);
-        Ok(Self { pool, claims, completions, marks })
-    }
-
-    /// The second step of a claim, for rows that were there already: read, judge, and take under the fence that was read.
-    async fn contest(db: &mut PgConnection, request: &ClaimRequest) -> Result<Claim> {
-        let found = bind_key(sqlx::query(sql::READ), &request.key).fetch_optional(&mut *db).await?;
-        let Some(found) = found else {
-            return Ok(Claim::Busy(Duration::from_millis(100)));
-        };
-        let row = read_row(&found)?;
-        let (verdict, claim) = match judge(request, &row, found.try_get("now")?) {
-            Verdict::Answer(claim) => return Ok(claim),
-            Verdict::Take(claim) => ("claimed", claim),
-            Verdict::Hold(claim) => ("interrupted", claim),
-        };
-        let taken = bind_key(sqlx::query(sql::TAKE), &request.key)
-            .bind(row.fence)
-            .bind(&row.state)
-            .bind(verdict)
-            .bind(in_millis(request.lease))
-            .bind(clean(&history::claimed(request, &claim)))
-            .bind(history::MOST)
-            .execute(db)
-            .await?;
-        Ok(if taken.rows_affected() == 1 { claim } else { Claim::Busy(Duration::from_millis(100)) })
+        Ok(Self { pool, steps })
     }
 }
 
@@ -98,72 +72,33 @@ impl Store for Postgres {
         migrator.run(&self.pool).await.map_err(Error::new)
     }
 
-    async fn claim(&self, requests: &[ClaimRequest]) -> Result<Vec<Claim>> {
-        let mut sorted: Vec<&ClaimRequest> = requests.iter().collect();
-        sorted.sort_by(|a, b| a.key.cmp(&b.key));
-        let keys = Keys::of(sorted.iter().map(|r| &r.key));
-        let claim = sqlx::query(sql::CLAIM)
-            .bind(keys.platforms)
-            .bind(keys.sessions)
-            .bind(keys.turns)
-            .bind(keys.call_ids)
-            .bind(sorted.iter().map(|r| r.function.as_str()).collect::<Vec<_>>())
-            .bind(sorted.iter().map(|r| in_millis(r.lease)).collect::<Vec<_>>())
-            .bind(sorted.iter().map(|r| in_millis(r.deadline)).collect::<Vec<_>>())
-            .bind(sorted.iter().map(|r| clean(&history::claimed(r, &Claim::Run(r.first_lease())))).collect::<Vec<_>>());
-        self.claims
-            .run(async |db| {
-                let inserted = claim.fetch_all(&mut *db).await?;
-                let mut fresh = inserted.iter().map(read_key).collect::<Result<HashSet<_>>>()?;
-                let mut claims = Vec::with_capacity(requests.len());
-                for request in requests {
-                    claims.push(match fresh.remove(&request.key) {
-                        true => Claim::Run(request.first_lease()),
-                        false => Self::contest(db, request).await?,
-                    });
-                }
-                Ok(claims)
-            })
-            .await
+    async fn take(&self, steps: &[Step]) -> Result<Vec<bool>> {
+        self.steps.run(async |db| steps::run(db, steps).await).await
     }
 
-    async fn complete(&self, completions: &[Completion]) -> Result<Vec<bool>> {
-        let keys = Keys::of(completions.iter().map(|c| &c.stored.key));
-        let complete = sqlx::query(sql::COMPLETE)
-            .bind(keys.platforms)
-            .bind(keys.sessions)
-            .bind(keys.turns)
-            .bind(keys.call_ids)
-            .bind(completions.iter().map(|c| c.stored.fence).collect::<Vec<_>>())
-            .bind(completions.iter().map(|c| c.stored.success).collect::<Vec<_>>())
-            .bind(completions.iter().map(|c| c.stored.submission.body.as_slice()).collect::<Vec<_>>())
-            .bind(completions.iter().map(|c| c.stored.submission.idempotency_key.as_str()).collect::<Vec<_>>())
-            .bind(completions.iter().map(|c| i64::from(c.stored.generation)).collect::<Vec<_>>())
-            .bind(completions.iter().map(|c| c.detail.as_deref().map(clean)).collect::<Vec<_>>())
-            .bind(completions.iter().map(|c| clean(&history::completed(c))).collect::<Vec<_>>())
-            .bind(history::MOST);
-        let done = self.completions.run(async |db| Ok(complete.fetch_all(db).await?)).await?;
-        places(&done, completions.len())
-    }
-
-    async fn mark(&self, marks: &[Mark]) -> Result<Vec<bool>> {
-        let keys = Keys::of(marks.iter().map(|m| &m.key));
-        let moves: Vec<Move> = marks.iter().map(|m| Move::of(m.transition)).collect();
-        let mark = sqlx::query(sql::MARK)
-            .bind(keys.platforms)
-            .bind(keys.sessions)
-            .bind(keys.turns)
-            .bind(keys.call_ids)
-            .bind(marks.iter().map(|m| m.fence).collect::<Vec<_>>())
-            .bind(moves.iter().map(|m| m.state).collect::<Vec<_>>())
-            .bind(moves.iter().map(|m| m.until).collect::<Vec<_>>())
-            .bind(moves.iter().map(|m| m.accepted).collect::<Vec<_>>())
-            .bind(marks.iter().map(|m| m.detail.as_deref().map(clean)).collect::<Vec<_>>())
-            .bind(moves.iter().map(|m| m.attempts).collect::<Vec<_>>())
-            .bind(marks.iter().map(|m| history::marked(m).as_deref().map(clean)).collect::<Vec<_>>())
-            .bind(history::MOST);
-        let done = self.marks.run(async |db| Ok(mark.fetch_all(db).await?)).await?;
-        places(&done, marks.len())
+    /// Reads, judges, and takes under the fence that was read.
+    async fn contest(&self, request: &ClaimRequest) -> Result<Claim> {
+        let mut db = self.pool.acquire().await?;
+        let found = bind_key(sqlx::query(sql::READ), &request.key).fetch_optional(&mut *db).await?;
+        let Some(found) = found else {
+            return Ok(Claim::Busy(Duration::from_millis(100)));
+        };
+        let row = read_row(&found)?;
+        let (verdict, claim) = match judge(request, &row, found.try_get("now")?) {
+            Verdict::Answer(claim) => return Ok(claim),
+            Verdict::Take(claim) => ("claimed", claim),
+            Verdict::Hold(claim) => ("interrupted", claim),
+        };
+        let taken = bind_key(sqlx::query(sql::TAKE), &request.key)
+            .bind(row.fence)
+            .bind(&row.state)
+            .bind(verdict)
+            .bind(in_millis(request.lease))
+            .bind(clean(&history::claimed(request, &claim)))
+            .bind(history::MOST)
+            .execute(&mut *db)
+            .await?;
+        Ok(if taken.rows_affected() == 1 { claim } else { Claim::Busy(Duration::from_millis(100)) })
     }
 
     async fn note(&self, note: &Note) -> Result<bool> {
@@ -359,6 +294,13 @@ impl<'a> Keys<'a> {
             columns.call_ids.push(&key.call_id);
         }
         columns
+    }
+
+    fn bind<'q>(self, query: PgQuery<'q>) -> PgQuery<'q>
+    where
+        'a: 'q,
+    {
+        query.bind(self.platforms).bind(self.sessions).bind(self.turns).bind(self.call_ids)
     }
 }
 

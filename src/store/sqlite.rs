@@ -19,8 +19,8 @@ use statements as sql;
 
 pub use self::database::Database;
 use super::{
-    Appointment, Arrival, Arrived, CallRow, Claim, ClaimRequest, Completion, Details, Due, Error, Filter, Mark, Note,
-    Pause, Pruned, Reset, Result, Store, Taken, Tally, Unfinished, history,
+    Appointment, Arrival, Arrived, CallRow, Claim, ClaimRequest, Details, Due, Error, Filter, Note, Pause, Pruned,
+    Reset, Result, Step, Store, Taken, Tally, Unfinished, history,
     judge::{Row, Verdict, in_millis, judge, judge_late},
 };
 use crate::session::{CallKey, SessionKey};
@@ -50,33 +50,14 @@ impl Store for Sqlite {
         migrator.run(&self.database.reads).await.map_err(Error::new)
     }
 
-    async fn claim(&self, requests: &[ClaimRequest]) -> Result<Vec<Claim>> {
-        let requests = requests.to_vec();
-        self.database
-            .write(|db| {
-                Box::pin(async move {
-                    let fresh = batches::claim(db, &requests).await?;
-                    let mut claims = Vec::with_capacity(requests.len());
-                    for (request, fresh) in requests.iter().zip(fresh) {
-                        claims.push(match fresh {
-                            true => Claim::Run(request.first_lease()),
-                            false => contest(db, request).await?,
-                        });
-                    }
-                    Ok(claims)
-                })
-            })
-            .await
+    async fn take(&self, steps: &[Step]) -> Result<Vec<bool>> {
+        let steps = steps.to_vec();
+        self.database.write(|db| Box::pin(async move { batches::take(db, &steps).await })).await
     }
 
-    async fn complete(&self, completions: &[Completion]) -> Result<Vec<bool>> {
-        let completions = completions.to_vec();
-        self.database.write(|db| Box::pin(async move { batches::complete(db, &completions).await })).await
-    }
-
-    async fn mark(&self, marks: &[Mark]) -> Result<Vec<bool>> {
-        let marks = marks.to_vec();
-        self.database.write(|db| Box::pin(async move { batches::mark(db, &marks).await })).await
+    async fn contest(&self, request: &ClaimRequest) -> Result<Claim> {
+        let request = request.clone();
+        self.database.write(|db| Box::pin(async move { contest(db, &request).await })).await
     }
 
     async fn note(&self, note: &Note) -> Result<bool> {

@@ -6,7 +6,7 @@ use actiond::{
     session::{CallKey, IfInterrupted, SessionKey, Submission},
     store::{
         Arrival, Arrived, Claim, ClaimRequest, Completion, Config, Database, Details, Due, Filter, Lease, Ledger, Mark,
-        Note, Origin, Postgres, Reset, Sqlite, Store, Stored, Transition,
+        Note, Origin, Postgres, Reset, Sqlite, Step, Store, Stored, Transition,
     },
 };
 use secrecy::SecretString;
@@ -106,7 +106,7 @@ fn request(call: &str) -> ClaimRequest {
 }
 
 async fn claim(store: &Arc<dyn Store>, request: ClaimRequest) -> Claim {
-    store.claim(&[request]).await.unwrap().remove(0)
+    Ledger::new(store.clone(), LONG).claim(request).await.unwrap()
 }
 
 async fn run(store: &Arc<dyn Store>, request: ClaimRequest) -> Lease {
@@ -133,13 +133,13 @@ fn result(lease: &Lease, body: &[u8]) -> Completion {
 }
 
 async fn complete(store: &Arc<dyn Store>, completion: Completion) -> bool {
-    store.complete(&[completion]).await.unwrap()[0]
+    store.take(&[Step::Complete(completion)]).await.unwrap()[0]
 }
 
 async fn mark(store: &Arc<dyn Store>, lease: &Lease, transition: Transition) -> bool {
     let detail = Some("why\0".to_owned());
     let mark = Mark { detail, ..Mark::new(lease.key.clone(), lease.fence, transition) };
-    store.mark(&[mark]).await.unwrap()[0]
+    store.take(&[Step::Mark(mark)]).await.unwrap()[0]
 }
 
 async fn the_first_claim_runs_and_the_second_is_busy(store: Arc<dyn Store>) {
@@ -309,16 +309,16 @@ async fn many_claims_at_once_have_one_winner_each(store: Arc<dyn Store>) {
     let claims = (0..8).map(|worker| {
         let store = store.clone();
         tokio::spawn(async move {
-            let mut calls: Vec<_> = (0..50).map(|n| request(&format!("call_{n}"))).collect();
+            let mut calls: Vec<_> = (0..50).map(|n| Step::Claim(request(&format!("call_{n}")))).collect();
             if worker % 2 == 1 {
                 calls.reverse();
             }
-            store.claim(&calls).await.unwrap()
+            store.take(&calls).await.unwrap()
         })
     });
     let mut runs = 0;
     for claims in futures_util::future::join_all(claims).await {
-        runs += claims.unwrap().iter().filter(|claim| matches!(claim, Claim::Run(_))).count();
+        runs += claims.unwrap().into_iter().filter(|won| *won).count();
     }
     assert_eq!(runs, 50);
 }
@@ -584,7 +584,7 @@ async fn a_result_that_arrives_is_stored_once_and_makes_its_session_due(store: A
     let Claim::Stored(stored) = claim(&store, request("call_1")).await else { panic!("it is stored") };
     assert_eq!((stored.fence, stored.success, &*stored.submission.body), (2, true, &b"done"[..]));
     let settled = Mark::new(stored.key, stored.fence, Transition::Settled);
-    assert_eq!(store.mark(&[settled]).await.unwrap(), [true]);
+    assert_eq!(store.take(&[Step::Mark(settled)]).await.unwrap(), [true]);
     assert_eq!(store.arrive(&arrival("call_1", b"done")).await.unwrap(), Arrived::Repeated);
 }
 
@@ -631,7 +631,7 @@ async fn a_call_has_a_history_of_what_happened_to_it(store: Arc<dyn Store>) {
     let row = store.call(&key).await.unwrap().unwrap().row;
     assert!(store.reset(&row, &Reset::Resubmit { new_key: true }, "cli:me").await.unwrap());
     let stored = Stored { fence: row.fence + 1, ..result(&again, b"x").stored };
-    assert!(store.mark(&[Mark::new(stored.key, stored.fence, Transition::Settled)]).await.unwrap()[0]);
+    assert!(store.take(&[Step::Mark(Mark::new(stored.key, stored.fence, Transition::Settled))]).await.unwrap()[0]);
 
     let history = store.call(&key).await.unwrap().unwrap().history;
     let events: Vec<&str> = history.iter().filter_map(|entry| entry["event"].as_str()).collect();

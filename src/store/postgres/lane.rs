@@ -1,4 +1,4 @@
-//! A connection of its own for one kind of batch.
+//! A connection of its own for what a job writes.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use tokio::sync::Mutex;
 
 use crate::store::{Error, Result};
 
-/// Batches of one kind run one after the other, so each kind keeps a connection. A pool would ask it for a sign of life
-/// whenever it is taken and whenever it is given back: three round trips instead of one.
+/// Batches run one after the other, so they keep a connection. A pool would ask it for a sign of life whenever it is taken
+/// and whenever it is given back: three round trips instead of one.
 pub(super) struct Lane {
     options: PgConnectOptions,
     timeout: Duration,

@@ -1,17 +1,6 @@
 //! The statements, each over arrays with one element a call. `now` is the database's clock in Unix milliseconds; an `entry` is
 //! what follows it in the call's history.
 
-pub(super) const CLAIM: &str = "
-    INSERT INTO calls (platform, session, turn, call_id, function, state, attempt, fence,
-                       until_at, deadline_at, created_at, updated_at, history)
-    SELECT platform, session, turn, call_id, function, 'claimed', 1, 1, now + lease, now + deadline, now, now,
-           '{\"at\":' || now || ',' || entry
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::text[])
-             AS asked (platform, session, turn, call_id, function, lease, deadline, entry),
-         (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
-    ON CONFLICT (platform, session, turn, call_id) DO NOTHING
-    RETURNING platform, session, turn, call_id";
-
 pub(super) const READ: &str = "
     SELECT state, function, attempt, fence, until_at, deadline_at, success, body, idempotency_key, generation, submissions,
            note, approval,
@@ -26,39 +15,6 @@ pub(super) const TAKE: &str = "
         history = CASE WHEN length(history) > $10 THEN history ELSE history || '{\"at\":' || now || ',' || $9 END
     FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
     WHERE platform = $1 AND session = $2 AND turn = $3 AND call_id = $4 AND fence = $5 AND state = $6";
-
-/// A higher generation replaces a stored result that the platform found too large.
-pub(super) const COMPLETE: &str = "
-    UPDATE calls AS c
-    SET state = 'completed', success = given.success, body = given.body, idempotency_key = given.idempotency_key,
-        generation = given.generation, detail = given.detail, updated_at = now,
-        history = CASE WHEN length(c.history) > $12 THEN c.history
-                       ELSE c.history || '{\"at\":' || now || ',' || given.entry END
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::boolean[], $7::bytea[], $8::text[],
-                $9::bigint[], $10::text[], $11::text[])
-             WITH ORDINALITY AS given (platform, session, turn, call_id, fence, success, body, idempotency_key,
-                                       generation, detail, entry, place),
-         (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
-    WHERE c.platform = given.platform AND c.session = given.session AND c.turn = given.turn
-      AND c.call_id = given.call_id AND c.fence = given.fence
-      AND (c.state = 'claimed' OR (c.state IN ('completed', 'submitted') AND given.generation > c.generation))
-    RETURNING place";
-
-pub(super) const MARK: &str = "
-    UPDATE calls AS c
-    SET state = given.state, until_at = now + given.until, submissions = c.submissions + given.accepted,
-        detail = coalesce(given.detail, c.detail), attempt = c.attempt + given.attempts, updated_at = now,
-        history = CASE WHEN given.entry IS NULL OR length(c.history) > $12 THEN c.history
-                       ELSE c.history || '{\"at\":' || now || ',' || given.entry END
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bigint[], $8::bigint[],
-                $9::text[], $10::bigint[], $11::text[])
-             WITH ORDINALITY AS given (platform, session, turn, call_id, fence, state, until, accepted, detail,
-                                       attempts, entry, place),
-         (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS clock
-    WHERE c.platform = given.platform AND c.session = given.session AND c.turn = given.turn
-      AND c.call_id = given.call_id AND c.fence = given.fence AND c.state <> 'settled'
-      AND (given.state <> 'claimed' OR c.state = 'claimed')
-    RETURNING place";
 
 /// What a handler keeps for its next attempt, while it holds the call.
 pub(super) const NOTE: &str = "

@@ -8,8 +8,9 @@ use super::{SqliteQuery, bind_key};
 use crate::{
     session::{CallKey, SessionKey},
     store::{
-        Claim, ClaimRequest, Completion, Mark, Result, history,
+        Claim, ClaimRequest, Completion, Mark, Result, Step, history,
         judge::{Move, in_millis},
+        step::Sorted,
     },
 };
 
@@ -38,7 +39,7 @@ impl Batch {
     }
 
     /// Runs it for all of `items`, and says which of them it touched. At most one item a call.
-    async fn run<I: Item>(&'static self, db: &mut SqliteConnection, items: &[I]) -> Result<Vec<bool>> {
+    async fn run<I: Item>(&'static self, db: &mut SqliteConnection, items: &[&I]) -> Result<Vec<bool>> {
         let mut touched = HashSet::new();
         let mut rest = items;
         while let Some(largest) = rest.len().checked_ilog2() {
@@ -115,19 +116,13 @@ static MARK: Batch = Batch::new(
      RETURNING platform, session, turn, call_id, fence",
 );
 
-/// Which of the calls nobody had claimed before; those are claimed now.
-pub(super) async fn claim(db: &mut SqliteConnection, requests: &[ClaimRequest]) -> Result<Vec<bool>> {
-    CLAIM.run(db, requests).await
-}
-
-/// `false` where somebody else holds a higher fence.
-pub(super) async fn complete(db: &mut SqliteConnection, completions: &[Completion]) -> Result<Vec<bool>> {
-    COMPLETE.run(db, completions).await
-}
-
-/// `false` where somebody else holds a higher fence, or the call is settled.
-pub(super) async fn mark(db: &mut SqliteConnection, marks: &[Mark]) -> Result<Vec<bool>> {
-    MARK.run(db, marks).await
+/// Which steps were taken.
+pub(super) async fn take(db: &mut SqliteConnection, steps: &[Step]) -> Result<Vec<bool>> {
+    let sorted = Sorted::new(steps);
+    let claims = CLAIM.run(db, &sorted.claims).await?;
+    let completions = COMPLETE.run(db, &sorted.completions).await?;
+    let marks = MARK.run(db, &sorted.marks).await?;
+    Ok(sorted.answers(&claims, &completions, &marks))
 }
 
 impl Item for ClaimRequest {
