@@ -48,7 +48,7 @@ pub struct Config {
     pub platforms: Vec<String>,
     /// How long an equal call of a platform without call ids gets the first one's answer.
     pub dedupe: Option<Duration>,
-    /// What of its results nobody is shown.
+    /// What of its arguments and results nobody is shown.
     pub redact: Vec<Path>,
     /// The pool of workers that alone runs it; none where any worker does.
     pub pool: Option<Arc<str>>,
@@ -103,7 +103,7 @@ pub struct Function {
     pub approval: Option<approval::notify::Gate>,
     pub platforms: Vec<String>,
     pub dedupe: Option<Duration>,
-    /// What of its results nobody is shown.
+    /// What of its arguments and results nobody is shown.
     pub redact: Vec<Path>,
     /// The pool of workers that alone runs it.
     pub pool: Option<Arc<str>>,

@@ -68,6 +68,19 @@ for (const [what, count] of [["held for you", 1], ["refused", 1], ["dead letters
 assert.equal(await page.locator(".charts svg").count(), 4);
 await shoot(page, "overview");
 
+step("a call that waits is approved");
+const question = page.locator(".question", { hasText: "transfer" });
+const told = await question.locator("pre").innerText();
+assert.ok(told.includes("250") && told.includes("[redacted]") && !told.includes("DE89"), told);
+await question.getByLabel("Your name").fill("alice");
+await question.getByRole("button", { name: "Approve transfer" }).click();
+await page.getByText("Approved: the handler starts.").waitFor();
+await page.locator("[data-live=tail] tr", { hasText: "transfer" }).getByText("settled").waitFor();
+await page.getByRole("link", { name: "Approvals" }).click();
+await page.locator("table tr", { hasText: "alice" }).getByText("approved").waitFor();
+await shoot(page, "approvals");
+await page.getByRole("link", { name: "Overview" }).click();
+
 step("a new call comes by itself");
 const fresh = await session("shout {\"text\":\"fresh\"}");
 const row = page.locator("[data-live=tail] tr", { hasText: fresh });
@@ -131,6 +144,9 @@ await page.keyboard.press("Enter");
 await page.waitForURL("**/calls");
 
 step("it is readable in the dark and on a phone");
+await session("transfer {\"amount\":99,\"to\":\"somebody\"}");
+await page.goto(`${DASHBOARD}/approvals`);
+await page.locator(".question", { hasText: "99" }).waitFor();
 const state = await page.context().storageState();
 for (const [name, options] of [
   ["dark", { colorScheme: "dark" }],
@@ -139,7 +155,7 @@ for (const [name, options] of [
 ]) {
   const other = await open({ ...options, storageState: state });
   const link = async () => (await other.locator(".calls tbody a").first().getAttribute("href"));
-  for (const [place, path] of [["overview", "/"], ["calls", "/calls"], ["call", null], ["dead", "/dead"]]) {
+  for (const [place, path] of [["overview", "/"], ["calls", "/calls"], ["call", null], ["approvals", "/approvals"], ["dead", "/dead"]]) {
     await other.goto(DASHBOARD + (path ?? (await link())));
     const wide = await other.evaluate(() => document.scrollingElement.scrollWidth - window.innerWidth);
     const cut = await other.evaluate(() => [...document.querySelectorAll(".scroll")].some((e) => e.scrollWidth > e.clientWidth));

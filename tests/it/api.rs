@@ -15,6 +15,7 @@ over_every_pair!(
     commands_do_over_http_what_they_do_in_the_store,
     a_cancelled_call_is_answered_and_its_handler_stopped,
     a_paused_function_is_not_started_until_it_is_resumed,
+    a_call_that_waits_is_approved_or_denied_over_http,
 );
 
 const TOKEN: &str = "case-token-case-token";
@@ -371,6 +372,48 @@ async fn a_paused_function_is_not_started_until_it_is_resumed(pair: Pair) {
     assert_eq!(rig.handler.requests("a").len(), 1);
 }
 
+async fn a_call_that_waits_is_approved_or_denied_over_http(pair: Pair) {
+    let keys = "parameters: { type: object }\napproval: { required: true }\nredact: [\"$.card\"]";
+    let rig = start(Setup::new(pair).http("a", keys)).await;
+    let waiting = async |rig: &Rig| {
+        let wait = async {
+            loop {
+                let waits = get(rig, "/api/approvals").await.ok()["approvals"].clone();
+                if let Some(approval) = waits.as_array().unwrap().first() {
+                    return approval.clone();
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, wait).await.unwrap()
+    };
+    let first = rig.session(r#"call a {"card":"4111","n":1}"#).await;
+    let asked = waiting(&rig).await;
+    assert_eq!((&asked["session"], &asked["state"]), (&json!(first), &json!("pending")));
+    assert_eq!(asked["arguments"], r#"{"card":"[redacted]","n":1}"#);
+    let path = format!("/api/approvals/{}", id(&asked));
+    let other = json!({ "asked_at": "2020-01-01T00:00:00Z" });
+    assert_eq!(post(&rig, &format!("{path}/approve"), other).await.error(), "conflict", "another question was seen");
+    let body = json!({ "by": "alice", "reason": "fine", "asked_at": asked["asked_at"] });
+    let approved = post(&rig, &format!("{path}/approve"), body).await.ok();
+    assert_eq!((&approved["state"], &approved["decided_by"]), (&json!("approved"), &json!("alice")));
+    rig.settled(&first).await;
+    assert!(String::from_utf8_lossy(&rig.handler.requests("a")[0].body).contains("4111"));
+    let again = post(&rig, &format!("{path}/deny"), json!({})).await;
+    assert_eq!((again.status, again.error()), (409, "conflict"));
+    assert!(again.body["error"]["message"].as_str().unwrap().contains("approved by alice"));
+
+    let second = rig.session("call a {}").await;
+    let asked = waiting(&rig).await;
+    post(&rig, &format!("/api/approvals/{}/deny", id(&asked)), json!({ "reason": "too much" })).await.ok();
+    assert!(rig.settled(&second).await.answer().unwrap().contains("too much"));
+    assert_eq!(rig.handler.requests("a").len(), 1);
+    let all = get(&rig, "/api/approvals?all=true").await.ok()["approvals"].clone();
+    let states: Vec<_> = all.as_array().unwrap().iter().map(|approval| approval["state"].clone()).collect();
+    assert_eq!(states, ["denied", "approved"]);
+    assert_eq!((&all[0]["decided_by"], &all[0]["arguments"]), (&json!("api"), &Value::Null));
+}
+
 #[tokio::test]
 async fn a_pause_outlives_the_process() {
     let mut rig = start(Setup::new(Pair::EmbeddedSqlite).http("a", OBJECT)).await;
@@ -456,6 +499,8 @@ async fn what_cannot_be_meant_is_told_and_breaks_nothing() {
             ("/api/dead/none", 404),
             ("/api/dead/%ff", 400),
             ("/api/sessions/due?cursor=x", 400),
+            ("/api/approvals?cursor=x", 400),
+            ("/api/approvals?all=maybe", 400),
             ("/api/calls/x/retry", 405),
             ("/api/none", 404),
             ("/api", 404),
@@ -482,6 +527,8 @@ async fn what_cannot_be_meant_is_told_and_breaks_nothing() {
             ("/api/dead/purge", vec![json], "{\"platform\":\"\\u0000\"}", 400),
             (&format!("/api/calls/{missing}/resolve"), vec![json], "{\"output\":\"a\"}", 404),
             (&format!("/api/calls/{missing}/cancel"), vec![], "", 404),
+            (&format!("/api/approvals/{missing}/approve"), vec![], "", 404),
+            (&format!("/api/approvals/{missing}/deny"), vec![json], "{\"asked_at\":\"now\"}", 400),
             ("/api/functions/%00/pause", vec![], "", 404),
             ("/api/functions/%00/resume", vec![], "", 404),
             ("/api/functions/a/pause", vec![json], "{\"a\":1}", 400),

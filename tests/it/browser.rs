@@ -14,7 +14,7 @@ use crate::{
 const TOKEN: &str = "browser-token-browser-token";
 
 /// Some functions, and calls in many states.
-async fn busy() -> (Rig, String) {
+async fn busy() -> (Rig, String, String) {
     let object = "parameters: { type: object }";
     let setup = Setup::new(Pair::EmbeddedSqlite)
         .http("a", object)
@@ -23,6 +23,7 @@ async fn busy() -> (Rig, String) {
             &format!("{object}\nredact: [\"$.card.number\"]\nlimits: {{ concurrency: 8, rate: 50/s }}"),
         )
         .http("refund", &format!("{object}\nif_interrupted: hold\nretry: {{ max_attempts: 2 }}"))
+        .http("transfer", &format!("{object}\napproval: {{ required: true }}\nredact: [\"$.iban\"]"))
         .function("shout", "handler: { type: command, command: [tr, a-z, A-Z] }")
         .extra("worker: { max_deliveries: 3, lease: 2s }");
     let mut rig = setup.prepare().await;
@@ -52,13 +53,15 @@ async fn busy() -> (Rig, String) {
     rig.faults(|f| f.submit_422 = Rule::Next(1));
     rig.session("call shout").await;
     listed(&rig, "calls list --state refused --json", 1).await;
-    (rig, aside)
+    let asks = rig.session(r#"transfer {"amount":250,"iban":"DE89370400440532013000","to":"N. N."}"#).await;
+    listed(&rig, "approvals list --json", 1).await;
+    (rig, aside, asks)
 }
 
 #[tokio::test]
 async fn an_operator_works_with_the_dashboard() {
     let (playwright, chromium) = (variable("ACTIOND_TEST_PLAYWRIGHT"), variable("ACTIOND_TEST_CHROMIUM"));
-    let (rig, aside) = busy().await;
+    let (rig, aside, asks) = busy().await;
     let driver = Command::new("node")
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/dashboard.mjs"))
         .env("PLAYWRIGHT", playwright)
@@ -75,6 +78,9 @@ async fn an_operator_works_with_the_dashboard() {
     let said = String::from_utf8_lossy(&driven.stdout).into_owned() + &String::from_utf8_lossy(&driven.stderr);
     assert!(driven.status.success(), "{said}\n{}", rig.logs());
     assert_eq!(rig.settled(&aside).await.answer(), Some("a: ok"), "the dead letter was redriven");
+    let approved = rig.settled(&asks).await;
+    assert_eq!(approved.calls(None).next().unwrap().posts.accepted, 1, "the approved call's result was accepted");
+    assert_eq!(rig.handler.requests("transfer").len(), 1);
     assert_eq!(rig.handler.requests("refund").len(), 3, "what was resolved by hand was not started again");
     assert!(!rig.logs().contains(TOKEN));
 }
