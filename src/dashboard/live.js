@@ -15,6 +15,8 @@
 
   // What somebody points at, types into or selects stays as it is.
   const inUse = (part) => {
+    const fields = [...part.querySelectorAll("input, textarea")];
+    if (fields.some((field) => field.value !== field.defaultValue || field.checked !== field.defaultChecked)) return true;
     const chosen = document.getSelection();
     return part.contains(document.activeElement) || part.querySelector(":active, details[open]") ||
       (chosen && !chosen.isCollapsed && part.contains(chosen.anchorNode));
