@@ -36,8 +36,7 @@ pub(crate) use self::{
     stats::Cache,
 };
 use crate::{
-    admin::Readiness, app::Role, approval, function::Live, metrics::Metrics, operator::Operator, platform,
-    queue::SharedQueue,
+    admin::Readiness, app::Role, function::Live, metrics::Metrics, operator::Operator, platform, queue::SharedQueue,
 };
 
 /// A result by hand may be as large as a platform takes it.
@@ -48,8 +47,6 @@ pub struct Desk {
     pub gate: Gate,
     /// Missing where the process has no store.
     pub operator: Option<Operator>,
-    /// Missing with it.
-    pub approvals: Option<approval::Desk>,
     pub functions: Arc<Live>,
     pub platforms: Vec<platform::Config>,
     pub metrics: Metrics,

@@ -22,7 +22,7 @@ use self::{builder::Code, reload::Reload};
 use crate::{
     admin::{self, Readiness},
     api,
-    approval::{Desk, notify::Links},
+    approval::notify::Links,
     callback::{self, Callbacks},
     config::{self, Config},
     dashboard,
@@ -151,7 +151,6 @@ impl App {
             config: &config,
             role,
             store: store.as_ref(),
-            ledger: ledger.as_ref(),
             accounts: accounts.clone(),
             functions: &functions,
             queue: &queue,
@@ -169,7 +168,7 @@ impl App {
         let approvals = match (&ledger, public_url) {
             (Some(ledger), Some(url)) if role != Role::Worker => Some(Approvals {
                 links: Links::new(ledger.clone(), url),
-                desk: Desk::new(ledger.clone()),
+                ledger: ledger.clone(),
                 functions: functions.clone(),
             }),
             _ => None,

@@ -4,6 +4,7 @@ pub mod notify;
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use secrecy::SecretString;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
@@ -12,8 +13,7 @@ use crate::{
     allow::Rule,
     arguments::Arguments,
     handler::Sign,
-    session::CallKey,
-    store::{self, Approval, ApprovalFilter, Decide, Decided, Ledger},
+    store::{self, Approval, Approvals, Decide, Decided, Decision},
 };
 
 /// `approval` of a function in the config.
@@ -96,47 +96,32 @@ pub fn denied(reason: Option<&str>) -> String {
 /// Characters of a reason or a name that are kept.
 const MAX_REASON: usize = 1000;
 const MAX_NAME: usize = 100;
-/// How many are listed at once.
-pub(crate) const PAGE: usize = 200;
 
-/// Where decisions are made, whichever way they come.
-#[derive(Clone)]
-pub struct Desk {
-    ledger: Ledger,
+/// Decides, whichever way the decision comes: the first one counts, the others are told of it.
+pub async fn decide(store: &dyn Approvals, decide: Decide) -> store::Result<Decided> {
+    let reason = decide.reason.map(|reason| plain(&reason, MAX_REASON)).filter(|reason| !reason.is_empty());
+    let decide = Decide { by: plain(&decide.by, MAX_NAME), reason, ..decide };
+    let decided = store.decide(&decide).await?;
+    if let Decided::Done(approval) = &decided {
+        let (approved, by) = (decide.approve, &decide.by);
+        tracing::info!(function = approval.function, call = %approval.key, approved, by, "a person decided on a call");
+    }
+    Ok(decided)
 }
 
-impl Desk {
-    pub fn new(ledger: Ledger) -> Self {
-        Self { ledger }
-    }
-
-    /// At most 200 approvals that come after the one of that call.
-    pub async fn list(&self, filter: &ApprovalFilter, after: Option<&Approval>) -> store::Result<Vec<Approval>> {
-        self.ledger.approvals().approvals(filter, after, PAGE).await
-    }
-
-    pub async fn find(&self, call: &CallKey) -> store::Result<Option<Approval>> {
-        self.ledger.approvals().approval(call).await
-    }
-
-    /// The first decision counts; the others are told of it. With `asked_at` only if that is what was asked.
-    pub async fn decide(
-        &self,
-        key: CallKey,
-        asked_at: Option<i64>,
-        approve: bool,
-        by: &str,
-        reason: Option<&str>,
-    ) -> store::Result<Decided> {
-        let reason = reason.map(|reason| plain(reason, MAX_REASON)).filter(|reason| !reason.is_empty());
-        let decide = Decide { key, asked_at, approve, by: plain(by, MAX_NAME), reason };
-        let decided = self.ledger.approvals().decide(&decide).await?;
-        if let Decided::Done(approval) = &decided {
-            let (decision, by) = (decide.approve, &decide.by);
-            tracing::info!(function = approval.function, call = %approval.key, approved = decision, by, "a person decided on a call");
-        }
-        Ok(decided)
-    }
+/// What became of a decision that changes nothing, in a sentence.
+pub fn told(approval: &Approval) -> String {
+    let what = match approval.decision {
+        None => "is asked about anew",
+        Some(Decision::Approved) => "was approved",
+        Some(Decision::Denied) => "was denied",
+        Some(Decision::Expired) => "was not decided in time",
+        Some(Decision::Withdrawn) => "has ended otherwise",
+    };
+    let by = approval.decided_by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+    let at = approval.decided_at.and_then(|at| Timestamp::from_millisecond(at).ok());
+    let at = at.map(|at| format!(" at {at}")).unwrap_or_default();
+    format!("{} {what}{by}{at}: this changes nothing", approval.key)
 }
 
 /// On one line, without what a terminal or a model would take for more than text.

@@ -13,7 +13,11 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::sync::{Mutex, MutexGuard};
 
-pub(crate) use self::{calls::find, remote::percent};
+pub(crate) use self::{
+    calls::find,
+    id::{cursor, read_cursor},
+    remote::percent,
+};
 pub use self::{
     calls::{Act, ListCalls},
     dead::{Order, Pick, Told, Way},

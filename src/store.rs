@@ -278,7 +278,8 @@ pub trait Store: Approvals {
     async fn stranded(&self, platform: &str, reach: Duration, quiet: Duration, limit: usize)
     -> Result<Vec<SessionKey>>;
 
-    /// Which of the sessions are in hand: one of their handlers runs under a claim, or they are due `within` this time.
+    /// Which of the sessions are in hand: one of their handlers runs under a claim, one of their calls waits for somebody
+    /// else, or they are due `within` this time.
     async fn in_hand(&self, sessions: &[SessionKey], within: Duration) -> Result<Vec<bool>>;
 
     /// Notes when sessions are due; an earlier time that stands already is kept.

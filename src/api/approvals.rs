@@ -13,12 +13,15 @@ use super::{
     extract::{Body, Id, Params, text},
 };
 use crate::{
-    operator::{decode, encode, view::instant},
+    approval,
+    operator::{cursor as cursor_of, encode, read_cursor, view::instant},
     redact,
     session::CallKey,
-    store::{ApprovalFilter, Decided},
+    store::{ApprovalFilter, Decide, Decided},
 };
 
+/// How many are listed at once.
+const PAGE: usize = 200;
 /// Who decides, where nobody says so.
 const WHO: &str = "api";
 
@@ -56,40 +59,25 @@ pub struct Approvals {
 impl Desk {
     /// Some approvals: those that wait, the oldest first, or all, the newest first.
     pub async fn approvals(&self, filter: &ApprovalFilter, cursor: Option<&str>) -> Result<Approvals, Problem> {
-        let desk = self.approvals.as_ref().ok_or_else(Problem::no_store)?;
         let bad = || Problem::invalid("the cursor is none that was given out here");
-        let after = match cursor {
-            Some(cursor) => Some(desk.find(&decode(cursor).ok_or_else(bad)?).await?.ok_or_else(bad)?),
-            None => None,
-        };
-        let found = desk.list(filter, after.as_ref()).await?;
-        let next = found.last().filter(|_| found.len() >= crate::approval::PAGE).map(|last| encode(&last.key));
+        let after = cursor.map(|cursor| read_cursor(cursor).ok_or_else(bad)).transpose()?;
+        let mut found = self.operator()?.store().approvals(filter, after.as_ref(), PAGE + 1).await?;
+        let more = found.len() > PAGE;
+        found.truncate(PAGE);
+        let next = found.last().filter(|_| more).map(|last| cursor_of(last.asked_at, &last.key));
         Ok(Approvals { approvals: found.iter().map(|approval| self.describe(approval)).collect(), next })
     }
 
     pub async fn approval(&self, key: &CallKey) -> Result<Option<Approval>, Problem> {
-        let desk = self.approvals.as_ref().ok_or_else(Problem::no_store)?;
-        Ok(desk.find(key).await?.map(|approval| self.describe(&approval)))
+        let found = self.operator()?.store().approval(key).await?;
+        Ok(found.map(|approval| self.describe(&approval)))
     }
 
     /// `asked_at` names the question that was seen: another one is not decided by accident.
-    pub async fn decide(
-        &self,
-        key: CallKey,
-        asked_at: Option<Timestamp>,
-        approve: bool,
-        by: &str,
-        reason: Option<&str>,
-    ) -> Result<Approval, Problem> {
-        let desk = self.approvals.as_ref().ok_or_else(Problem::no_store)?;
-        let asked_at = asked_at.map(Timestamp::as_millisecond);
-        match desk.decide(key, asked_at, approve, by, reason).await? {
+    pub async fn decide(&self, decide: Decide) -> Result<Approval, Problem> {
+        match approval::decide(&**self.operator()?.store(), decide).await? {
             Decided::Done(approval) => Ok(self.describe(&approval)),
-            Decided::Already(approval) => {
-                let told = self.describe(&approval);
-                let by = told.decided_by.map(|by| format!(" by {by}")).unwrap_or_default();
-                Err(Problem::conflict(format!("it is {}{by}: this changes nothing", told.state)))
-            }
+            Decided::Already(approval) => Err(Problem::conflict(approval::told(&approval))),
             Decided::Unknown => Err(Problem::not_found("nobody was asked about this call")),
         }
     }
@@ -191,5 +179,6 @@ pub(super) async fn deny(
 async fn decide(desk: &Desk, key: CallKey, decision: Decision, approve: bool) -> Result<Json<Approval>, Problem> {
     let Decision { by, reason, asked_at } = decision;
     let by = by.filter(|by| !by.trim().is_empty());
-    Ok(Json(desk.decide(key, asked_at, approve, by.as_deref().unwrap_or(WHO), reason.as_deref()).await?))
+    let (asked_at, by) = (asked_at.map(Timestamp::as_millisecond), by.unwrap_or_else(|| WHO.to_owned()));
+    Ok(Json(desk.decide(Decide { key, asked_at, approve, by, reason }).await?))
 }

@@ -8,7 +8,6 @@ use super::{Opened, Role, STORE_CHECK, dead_letters};
 use crate::{
     admin::Readiness,
     api::{Desk, Gate},
-    approval,
     config::Config,
     function::Live,
     metrics::Metrics,
@@ -23,7 +22,6 @@ pub(super) struct Parts<'a> {
     pub(super) config: &'a Config,
     pub(super) role: Role,
     pub(super) store: Option<&'a Opened>,
-    pub(super) ledger: Option<&'a Ledger>,
     pub(super) accounts: HashMap<Arc<str>, Arc<Account>>,
     pub(super) functions: &'a Arc<Live>,
     pub(super) queue: &'a SharedQueue,
@@ -32,7 +30,7 @@ pub(super) struct Parts<'a> {
 }
 
 pub(super) fn desk(parts: Parts<'_>) -> anyhow::Result<Arc<Desk>> {
-    let Parts { config, role, store, ledger, accounts, functions, queue, metrics, readiness } = parts;
+    let Parts { config, role, store, accounts, functions, queue, metrics, readiness } = parts;
     let operator = match store {
         Some(opened) => {
             let letters = dead_letters(&config.queue, opened)?;
@@ -45,7 +43,6 @@ pub(super) fn desk(parts: Parts<'_>) -> anyhow::Result<Arc<Desk>> {
     Ok(Arc::new(Desk {
         gate: Gate::new(config.admin.token.as_ref()),
         operator,
-        approvals: ledger.cloned().map(approval::Desk::new),
         functions: functions.clone(),
         platforms: config.platforms.clone(),
         metrics: metrics.clone(),

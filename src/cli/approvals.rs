@@ -11,11 +11,10 @@ use super::{
     show::{age, escape, json_line, print, table, time},
 };
 use crate::{
-    app,
-    approval::Desk,
+    app, approval,
     redact::{self, Path},
     shown::pretty,
-    store::{Approval, ApprovalFilter, Decided, Decision, Ledger},
+    store::{Approval, ApprovalFilter, Decide, Decided, Ledger},
 };
 
 #[derive(Subcommand)]
@@ -77,9 +76,8 @@ pub(super) struct DecisionArgs {
 pub(super) async fn approvals(file: &ConfigFile, command: ApprovalsCommand) -> Result<(), Failure> {
     let config = file.load()?;
     let ledger = Ledger::new(app::open_existing(&config.store).await?.store, config.store.timeout);
-    let desk = Desk::new(ledger.clone());
     let redact = config.functions.into_iter().map(|function| (function.name, function.redact)).collect();
-    let operator = Operator { ledger, desk, redact };
+    let operator = Operator { ledger, redact };
     match command {
         ApprovalsCommand::List { all, function, after, json } => {
             operator.list(ApprovalFilter { all, function }, after, json).await
@@ -90,9 +88,11 @@ pub(super) async fn approvals(file: &ConfigFile, command: ApprovalsCommand) -> R
     }
 }
 
+/// Rows read at once.
+const PAGE: usize = 200;
+
 struct Operator {
     ledger: Ledger,
-    desk: Desk,
     /// What of each function's arguments is not shown.
     redact: HashMap<String, Vec<Path>>,
 }
@@ -100,18 +100,18 @@ struct Operator {
 impl Operator {
     async fn list(&self, filter: ApprovalFilter, after: Option<String>, json: bool) -> Result<(), Failure> {
         let mut last = match after {
-            Some(name) => Some(self.find(&name).await?),
+            Some(name) => Some(self.find(&name).await?.place()),
             None => None,
         };
         let mut lines = vec![["CALL", "FUNCTION", "ASKED", "STATE", "BY", "REASON"].map(str::to_owned).to_vec()];
         loop {
-            let page = self.desk.list(&filter, last.as_ref()).await.context(calls::READ)?;
+            let page = self.ledger.approvals().approvals(&filter, last.as_ref(), PAGE).await.context(calls::READ)?;
             if json {
                 print(&page.iter().map(|approval| json_line(&to_json(approval))).collect::<String>())?;
             }
             lines.extend(page.iter().map(line));
             match page.into_iter().last() {
-                Some(end) => last = Some(end),
+                Some(end) => last = Some(end.place()),
                 None => break,
             }
         }
@@ -158,9 +158,14 @@ impl Operator {
 
     async fn decide_one(&self, name: &str, args: &DecisionArgs, approve: bool) -> anyhow::Result<()> {
         let approval = self.find(name).await?;
-        let (by, reason) = (args.by.clone().unwrap_or_else(calls::person), args.reason.as_deref());
-        let decided = self.desk.decide(approval.key, Some(approval.asked_at), approve, &by, reason).await;
-        match decided.context("cannot decide")? {
+        let decision = Decide {
+            key: approval.key,
+            asked_at: Some(approval.asked_at),
+            approve,
+            by: args.by.clone().unwrap_or_else(calls::person),
+            reason: args.reason.clone(),
+        };
+        match approval::decide(self.ledger.approvals(), decision).await.context("cannot decide")? {
             Decided::Done(approval) => {
                 let next = if approve { "approved: its handler starts" } else { "denied: the agent is told" };
                 let line = match args.json {
@@ -171,14 +176,14 @@ impl Operator {
                 let _ = print(&line);
                 Ok(())
             }
-            Decided::Already(approval) => Err(anyhow!("{}: this changes nothing", ended(&approval))),
+            Decided::Already(approval) => Err(anyhow!("{}", escape(&approval::told(&approval)))),
             Decided::Unknown => Err(anyhow!("nobody was asked about {}", escape(name))),
         }
     }
 
     async fn find(&self, name: &str) -> anyhow::Result<Approval> {
         let row = calls::find(self.ledger.store(), name).await?;
-        let found = self.desk.find(&row.key).await.context(calls::READ)?;
+        let found = self.ledger.approvals().approval(&row.key).await.context(calls::READ)?;
         found.ok_or_else(|| anyhow!("nobody was asked about {}", escape(&row.key.to_string())))
     }
 }
@@ -197,25 +202,6 @@ fn line(approval: &Approval) -> Vec<String> {
         text(&approval.decided_by),
         text(&approval.reason),
     ]
-}
-
-/// How it ended, in a sentence.
-fn ended(approval: &Approval) -> String {
-    let what = match approval.decision {
-        None => "is asked about anew",
-        Some(Decision::Approved) => "was approved",
-        Some(Decision::Denied) => "was denied",
-        Some(Decision::Expired) => "was not decided in time",
-        Some(Decision::Withdrawn) => "has ended otherwise",
-    };
-    let mut text = format!("{} {what}", escape(&approval.key.to_string()));
-    if let Some(by) = &approval.decided_by {
-        text += &format!(" by {}", escape(by));
-    }
-    if let Some(at) = approval.decided_at {
-        text += &format!(" at {}", time(at));
-    }
-    text
 }
 
 fn to_json(approval: &Approval) -> Value {

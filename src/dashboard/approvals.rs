@@ -19,7 +19,7 @@ use crate::{
     api::{Approval, Desk, Problem},
     operator::decode,
     shown::pretty,
-    store::ApprovalFilter,
+    store::{ApprovalFilter, Decide},
 };
 
 /// Milliseconds between two looks.
@@ -128,7 +128,8 @@ pub(super) async fn decide(State(desk): State<Arc<Desk>>, Path(id): Path<String>
         "deny" => false,
         _ => return Err(Problem::invalid("say approve or deny").into()),
     };
-    let by = if choice.by.trim().is_empty() { WHO } else { &choice.by };
-    desk.decide(key, choice.asked_at, approve, by, Some(&choice.reason)).await?;
+    let by = if choice.by.trim().is_empty() { WHO.to_owned() } else { choice.by };
+    let asked_at = choice.asked_at.map(Timestamp::as_millisecond);
+    desk.decide(Decide { key, asked_at, approve, by, reason: Some(choice.reason) }).await?;
     Ok(Back { back: choice.back }.with(if approve { "approved" } else { "denied" }).into_response())
 }

@@ -18,12 +18,12 @@ use serde::Deserialize;
 use tower_http::timeout::TimeoutLayer;
 
 use crate::{
-    approval::{Desk, notify::Links},
+    approval::{self, notify::Links},
     function::Live,
     redact,
     session::CallKey,
     shown::{escape, pretty},
-    store::{self, Approval, Decided, Decision},
+    store::{self, Approval, Decide, Decided, Decision, Ledger},
 };
 
 /// Bytes of a form that are read at most.
@@ -34,7 +34,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// What the page works with.
 pub struct Approvals {
     pub links: Links,
-    pub desk: Desk,
+    pub ledger: Ledger,
     /// For what a function says of itself.
     pub functions: Arc<Live>,
 }
@@ -87,9 +87,9 @@ async fn decide(
         return page(StatusCode::BAD_REQUEST, "The form is not complete", html! { p { "Nothing was decided." } });
     };
     let by = if by.trim().is_empty() { "link".to_owned() } else { format!("{by} (link)") };
-    let approve = decision == Verdict::Approve;
-    let decided = approvals.desk.decide(key, Some(approval.asked_at), approve, &by, Some(&reason)).await;
-    match decided {
+    let asked_at = Some(approval.asked_at);
+    let decision = Decide { key, asked_at, approve: decision == Verdict::Approve, by, reason: Some(reason) };
+    match approval::decide(approvals.ledger.approvals(), decision).await {
         Ok(Decided::Done(approval)) => approvals.shown(StatusCode::OK, &approval),
         Ok(Decided::Already(approval)) => approvals.shown(StatusCode::CONFLICT, &approval),
         Ok(Decided::Unknown) => unknown(),
@@ -103,7 +103,7 @@ impl Approvals {
         let Ok(Path(token)) = token else { return Err(unknown()) };
         let named = self.links.read(&token).await.map_err(|error| away(&error))?;
         let (key, asked_at) = named.ok_or_else(unknown)?;
-        let found = self.desk.find(&key).await.map_err(|error| away(&error))?;
+        let found = self.ledger.approvals().approval(&key).await.map_err(|error| away(&error))?;
         let found = found.filter(|approval| approval.asked_at == asked_at).ok_or_else(unknown)?;
         Ok((key, found))
     }

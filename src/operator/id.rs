@@ -18,12 +18,12 @@ pub fn decode(id: &str) -> Option<CallKey> {
     Some(CallKey::new(SessionKey::new(platform, session), turn, call))
 }
 
-/// A place in the list of calls: behind the one that was first seen then.
-pub(super) fn cursor(at: i64, key: &CallKey) -> String {
+/// A place in a list of calls by time: behind the one of that time.
+pub(crate) fn cursor(at: i64, key: &CallKey) -> String {
     pack(&[&at.to_string(), &key.session.platform, &key.session.session, &key.turn, &key.call_id])
 }
 
-pub(super) fn read_cursor(cursor: &str) -> Option<(i64, CallKey)> {
+pub(crate) fn read_cursor(cursor: &str) -> Option<(i64, CallKey)> {
     let [at, platform, session, turn, call]: [String; 5] = unpack(cursor)?.try_into().ok()?;
     Some((at.parse().ok()?, CallKey::new(SessionKey::new(platform, session), turn, call)))
 }

@@ -78,6 +78,13 @@ pub struct Approval {
     pub notices: u32,
 }
 
+impl Approval {
+    /// Where a listing goes on behind it.
+    pub fn place(&self) -> (i64, CallKey) {
+        (self.asked_at, self.key.clone())
+    }
+}
+
 /// Without the arguments: they are nobody's but the decider's.
 impl fmt::Debug for Approval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -137,9 +144,13 @@ pub trait Approvals: Send + Sync {
 
     async fn approval(&self, key: &CallKey) -> Result<Option<Approval>>;
 
-    /// At most `limit` that come after `after`.
-    async fn approvals(&self, filter: &ApprovalFilter, after: Option<&Approval>, limit: usize)
-    -> Result<Vec<Approval>>;
+    /// At most `limit` that come after the one of that call, which was asked for then.
+    async fn approvals(
+        &self,
+        filter: &ApprovalFilter,
+        after: Option<&(i64, CallKey)>,
+        limit: usize,
+    ) -> Result<Vec<Approval>>;
 
     async fn open_approvals(&self) -> Result<Open>;
 

@@ -401,7 +401,7 @@ async fn a_call_that_waits_is_approved_or_denied_over_http(pair: Pair) {
     assert!(String::from_utf8_lossy(&rig.handler.requests("a")[0].body).contains("4111"));
     let again = post(&rig, &format!("{path}/deny"), json!({})).await;
     assert_eq!((again.status, again.error()), (409, "conflict"));
-    assert!(again.body["error"]["message"].as_str().unwrap().contains("approved by alice"));
+    assert!(again.body["error"]["message"].as_str().unwrap().contains("was approved by alice"));
 
     let second = rig.session("call a {}").await;
     let asked = waiting(&rig).await;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::{
     over_every_pair,
     rig::{Pair, Reply, Setup},
+    services::tempdir::Folder,
 };
 
 over_every_pair!(
@@ -12,6 +13,7 @@ over_every_pair!(
     a_call_that_takes_too_long_is_answered_before_the_platform_gives_up,
     a_handler_that_outlives_its_delivery_is_answered_all_the_same,
     a_held_call_is_not_started_again_and_ends_at_its_deadline,
+    a_held_call_whose_handler_gave_no_answer_is_not_started_again,
 );
 
 async fn a_cancelled_turn_stops_its_handler_and_gets_no_result(pair: Pair) {
@@ -83,4 +85,18 @@ async fn a_held_call_is_not_started_again_and_ends_at_its_deadline(pair: Pair) {
     let result = &session.calls(None).next().unwrap().result.as_ref().unwrap().result;
     assert!(!result.success && result.error.as_ref().unwrap().contains("in time"), "{result:?}");
     assert_eq!(rig.handler.requests("a").len(), 1);
+}
+
+async fn a_held_call_whose_handler_gave_no_answer_is_not_started_again(pair: Pair) {
+    let folder = Folder::new();
+    let starts = format!("{}/starts", folder.path());
+    let program = format!("command: [sh, -c, 'echo one >> {starts}; sleep 20'], timeout: 300ms");
+    let keys = format!("handler: {{ type: command, {program} }}\nif_interrupted: hold");
+    let mut rig = Setup::new(pair).function("a", &keys).extra("worker: { lease: 1s }").prepare().await;
+    rig.replace("api_key: sk-test", "api_key: sk-test\n    call_deadline: 5s");
+    rig.start_all().await;
+    let session = rig.play("call a").await;
+    let result = &session.calls(None).next().unwrap().result.as_ref().unwrap().result;
+    assert!(!result.success && result.error.as_ref().unwrap().contains("in time"), "{result:?}");
+    assert_eq!(std::fs::read_to_string(&starts).unwrap(), "one\n");
 }

@@ -54,14 +54,16 @@ pub(in crate::store) fn find() -> String {
 }
 
 pub(in crate::store) const OPEN: &str = "
+    WITH undecided AS MATERIALIZED (
+        SELECT a.notify_at,
+               a.expires_at > $1 AND EXISTS (
+                   SELECT 1 FROM calls AS c
+                   WHERE c.platform = a.platform AND c.session = a.session AND c.turn = a.turn
+                     AND c.call_id = a.call_id AND c.state = 'waiting' AND c.approval = 'pending') AS waits
+        FROM approvals AS a WHERE a.decision IS NULL)
     SELECT count(CASE WHEN waits THEN 1 END) AS pending, count(CASE WHEN NOT waits THEN 1 END) AS ended,
            count(CASE WHEN waits AND notify_at <= $1 THEN 1 END) AS notices
-    FROM (SELECT a.notify_at,
-                 a.expires_at > $1 AND EXISTS (
-                     SELECT 1 FROM calls AS c
-                     WHERE c.platform = a.platform AND c.session = a.session AND c.turn = a.turn
-                       AND c.call_id = a.call_id AND c.state = 'waiting' AND c.approval = 'pending') AS waits
-          FROM approvals AS a WHERE a.decision IS NULL) AS undecided";
+    FROM undecided";
 
 pub(in crate::store) const CLOSE: &str = "
     UPDATE approvals AS a
@@ -92,7 +94,7 @@ pub(in crate::store) const NOTICED: &str = "
 pub(in crate::store) fn listing<DB: Database>(
     now: i64,
     filter: &ApprovalFilter,
-    after: Option<&Approval>,
+    after: Option<&(i64, CallKey)>,
     limit: usize,
 ) -> QueryBuilder<DB>
 where
@@ -115,7 +117,7 @@ where
         query.push(" AND a.function = ").push_bind(function.clone());
     }
     let (comparison, order) = if filter.all { ("<", "DESC") } else { (">", "ASC") };
-    if let Some(Approval { key, asked_at, .. }) = after {
+    if let Some((asked_at, key)) = after {
         query.push(format_args!(" AND (a.asked_at, a.platform, a.session, a.turn, a.call_id) {comparison} ("));
         query.push_bind(*asked_at);
         for part in [&key.session.platform, &key.session.session, &key.turn, &key.call_id] {

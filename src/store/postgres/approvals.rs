@@ -50,7 +50,7 @@ impl Approvals for Postgres {
     async fn approvals(
         &self,
         filter: &ApprovalFilter,
-        after: Option<&Approval>,
+        after: Option<&(i64, CallKey)>,
         limit: usize,
     ) -> Result<Vec<Approval>> {
         let mut db = self.pool.acquire().await?;

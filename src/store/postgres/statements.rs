@@ -66,7 +66,9 @@ pub(super) const IN_HAND: &str = "
                   WHERE d.platform = asked.platform AND d.session = asked.session AND d.at <= now + $3)
        OR EXISTS (SELECT FROM calls AS c
                   WHERE c.platform = asked.platform AND c.session = asked.session
-                    AND c.state = 'claimed' AND c.until_at > now)";
+                    AND (c.state = 'claimed' AND c.until_at > now
+                         OR c.state = 'waiting'
+                            AND CASE WHEN c.approval = 'pending' THEN c.until_at ELSE c.deadline_at END > now))";
 
 pub(super) const POSTPONE: &str = "
     INSERT INTO due AS d (platform, session, at, tries, accepted_at, traceparent)

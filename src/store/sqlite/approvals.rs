@@ -52,7 +52,7 @@ impl Approvals for Sqlite {
     async fn approvals(
         &self,
         filter: &ApprovalFilter,
-        after: Option<&Approval>,
+        after: Option<&(i64, CallKey)>,
         limit: usize,
     ) -> Result<Vec<Approval>> {
         let mut db = self.database.reads.acquire().await?;

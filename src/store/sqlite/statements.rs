@@ -55,7 +55,9 @@ pub(super) const STRANDED: &str = "
 /// ?1 platform, ?2 session, ?3 due before, ?4 now.
 pub(super) const IN_HAND: &str = "
     SELECT EXISTS (SELECT 1 FROM due WHERE platform = ?1 AND session = ?2 AND at <= ?3)
-        OR EXISTS (SELECT 1 FROM calls WHERE platform = ?1 AND session = ?2 AND state = 'claimed' AND until_at > ?4)";
+        OR EXISTS (SELECT 1 FROM calls WHERE platform = ?1 AND session = ?2
+                      AND (state = 'claimed' AND until_at > ?4
+                           OR state = 'waiting' AND CASE WHEN approval = 'pending' THEN until_at ELSE deadline_at END > ?4))";
 
 pub(super) const POSTPONE: &str = "
     INSERT INTO due (platform, session, at, tries, accepted_at, traceparent) VALUES (?1, ?2, ?3, ?4, ?5, ?6)

@@ -58,6 +58,8 @@ async fn a_call_that_waits_for_a_person_is_held_and_runs_once_it_is_approved(sto
     let takeover = ClaimRequest { takeover: true, ..request("call_1") };
     assert!(matches!(claim(&store, takeover).await, Claim::Held(left) if left <= LONG && left > LONG / 2));
     assert!(!complete(&store, result(&before, b"{}")).await, "who asked holds it no more");
+    let in_hand = store.in_hand(std::slice::from_ref(&before.key.session), Duration::ZERO).await.unwrap();
+    assert_eq!(in_hand, [true], "no sweep needs to find it");
     let found = store.approval(&before.key).await.unwrap().unwrap();
     assert_eq!((found.arguments.as_deref(), found.decision), (Some(r#"{"amount":1.50}"#), None));
     assert_eq!(store.due(8, LONG).await.unwrap(), []);
@@ -96,6 +98,7 @@ async fn a_call_that_nobody_decides_on_ends_by_itself(store: Arc<dyn Store>) {
     assert!(store.ask(&ask(&lease, Duration::ZERO)).await.unwrap());
     let Decided::Already(late) = store.decide(&decide("call_1", true)).await.unwrap() else { panic!("too late") };
     assert_eq!((late.decision, late.arguments), (Some(Decision::Expired), None));
+    assert_eq!(store.in_hand(&[lease.key.session], Duration::ZERO).await.unwrap(), [false], "somebody must answer it");
     assert_eq!(store.open_approvals().await.unwrap(), Open { pending: 0, ended: 1, notices: 0 });
     assert_eq!(store.close_approvals().await.unwrap(), [("f".to_owned(), Decision::Expired)]);
     assert_eq!(store.close_approvals().await.unwrap(), [], "once");
@@ -199,7 +202,7 @@ async fn approvals_are_listed_in_order_page_by_page(store: Arc<dyn Store>) {
             let page = store.approvals(&filter, last.as_ref(), 2).await.unwrap();
             names.extend(page.iter().map(|a| a.key.call_id.trim_start_matches("call_").parse::<u8>().unwrap()));
             match page.into_iter().last() {
-                Some(end) => last = Some(end),
+                Some(end) => last = Some(end.place()),
                 None => return names,
             }
         }
