@@ -40,6 +40,12 @@
 //! AIVAX sends no webhooks: it calls each function and waits ([`callback`]). The same functions and the same ledger answer it,
 //! without queue and submission. [`function::source`] imports functions from catalogues in AIVAX's listing format.
 //!
+//! # The operator's side
+//!
+//! What a person sees and does is in [`operator`], whoever asks: the commands, on the store or with `--server`; the [`api`]; the
+//! [`dashboard`], rendered here. The rules for what may be done to a call are the store's. A function that is paused is a row
+//! there, which every process looks at every two seconds; its calls are postponed like those over a limit.
+//!
 //! # Seams
 //!
 //! [`queue::Queue`], [`store::Store`], [`platform::Platform`] and [`handler::Handler`] are small traits whose answers say

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::{Json, extract::State};
+use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
@@ -37,6 +38,15 @@ pub(super) struct CallsQuery {
     older_than: Option<String>,
     /// Only calls first seen since, such as 30m.
     newer_than: Option<String>,
+    /// Only calls first seen then or later.
+    #[param(value_type = Option<String>, format = DateTime)]
+    since: Option<Timestamp>,
+    /// Only calls first seen before.
+    #[param(value_type = Option<String>, format = DateTime)]
+    until: Option<Timestamp>,
+    /// Else the newest come first.
+    #[serde(default)]
+    oldest_first: bool,
     /// Only what a person calls so: PLATFORM/SESSION/TURN/CALL_ID, or a call id. Other filters do not count then.
     call: Option<String>,
     /// Only calls behind the one that is called so.
@@ -60,6 +70,9 @@ impl CallsQuery {
             session: text("session", self.session)?,
             older_than: age("older_than", self.older_than.as_deref())?,
             newer_than: age("newer_than", self.newer_than.as_deref())?,
+            from: self.since.map(Timestamp::as_millisecond),
+            to: self.until.map(Timestamp::as_millisecond),
+            oldest_first: self.oldest_first,
             ..Filter::default()
         };
         Ok(ListCalls {
@@ -72,7 +85,7 @@ impl CallsQuery {
     }
 }
 
-/// List calls, the newest first
+/// List calls, page by page
 #[utoipa::path(get, path = "/api/calls", tag = "calls", params(CallsQuery), responses(
     (status = 200, body = view::Calls),
     (status = "4XX", body = ErrorBody),

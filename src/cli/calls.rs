@@ -138,10 +138,7 @@ pub(super) async fn calls(file: &ConfigFile, server: &ServerArgs, command: Calls
     let office = Office::open(server, file).await?;
     match command {
         CallsCommand::List { filter, limit, after, json } => list(&office, filter, limit, after, json).await,
-        CallsCommand::Export(args) => match &office {
-            Office::Here(operator) => export(&**operator.store(), args).await,
-            Office::There(_) => Err(Failure::Config("export reads the store itself: leave out --server".to_owned())),
-        },
+        CallsCommand::Export(args) => export(&office, args).await,
         CallsCommand::Show { call, body, json } => show(&office, &call, body, json).await,
         CallsCommand::Retry { calls, json } => act(&office, &calls, &Act::Retry, json).await,
         CallsCommand::Resubmit { calls, new_key, json } => act(&office, &calls, &Act::Resubmit { new_key }, json).await,
@@ -258,10 +255,6 @@ fn tell(done: &view::Done, json: bool) {
 /// The call that a person named, in a store at hand.
 pub(super) async fn find(store: &dyn Store, name: &str) -> anyhow::Result<CallRow> {
     operator::find(store, name).await.map_err(|error| anyhow!("{}", escape(&error.to_string())))
-}
-
-pub(super) fn to_json(row: &CallRow) -> Value {
-    json!(view::Call::of(row))
 }
 
 /// Who types, for histories.

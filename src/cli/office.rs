@@ -52,6 +52,14 @@ impl Office {
         }
     }
 
+    pub(super) async fn detail(&self, id: &str) -> operator::Result<view::CallDetail> {
+        match (self, operator::decode(id)) {
+            (Self::Here(operator), Some(key)) => operator.call(&key).await,
+            (Self::Here(_), None) => Err(operator::Error::NotFound(format!("there is no call {id}"))),
+            (Self::There(remote), _) => remote.call(id).await,
+        }
+    }
+
     pub(super) async fn act(&self, name: &str, act: &Act) -> operator::Result<view::Done> {
         match self {
             Self::Here(operator) => operator.act(&operator.find(name).await?.key, act, &calls::person()).await,

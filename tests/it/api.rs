@@ -267,6 +267,9 @@ async fn commands_do_over_http_what_they_do_in_the_store(pair: Pair) {
         assert!(here.status == 0 && there.status == 0, "{}{}", here.err, there.err);
         assert_eq!(here.out, there.out, "{words}");
     }
+    let words = "calls export --since 1h --with-results --with-history";
+    let (here, there) = (actiond(&rig, words).await.lines(), actiond(&rig, &format!("{words} {server}")).await.lines());
+    assert_eq!((&here, here[0]["history"].is_array()), (&there, true));
     let stranger = actiond(&rig, &format!("calls list --server http://{}", rig.worker.as_ref().unwrap().admin)).await;
     assert!(stranger.status == 1 && stranger.err.contains("admin.token"), "{}", stranger.err);
     let absent = actiond(&rig, &format!("calls show none {server}")).await;
