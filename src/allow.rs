@@ -13,7 +13,7 @@ use cel::{
 };
 use serde_json::{Map, Value};
 
-use crate::arguments::Arguments;
+use crate::{arguments::Arguments, platform};
 
 /// Bytes of an expression.
 const MAX_EXPRESSION: usize = 500;
@@ -51,11 +51,11 @@ impl Rule {
         self.says(platform, arguments, metadata) == Some(true)
     }
 
-    /// True or false; `None` where it cannot be evaluated, or to something else.
+    /// True or false, of an account's runs as of its sessions; `None` where it cannot be evaluated, or to something else.
     pub fn says(&self, platform: &str, arguments: &Arguments, metadata: &Map<String, Value>) -> Option<bool> {
         let evaluate = || {
             let mut context = Context::default();
-            context.add_variable_from_value("platform", platform);
+            context.add_variable_from_value("platform", platform::named(platform));
             context.add_variable_from_value("arguments", cel(arguments.value()));
             context.add_variable_from_value("metadata", object(metadata));
             match self.program.execute(&context) {
@@ -144,6 +144,14 @@ mod tests {
         ] {
             assert!(allows(rule), "{rule}");
         }
+    }
+
+    #[test]
+    fn an_account_s_runs_are_of_the_account() {
+        let arguments = Arguments::parse(Some("{}")).unwrap();
+        let says =
+            |platform: &str| Rule::compile("platform == 'rebyte'").unwrap().allows(platform, &arguments, &Map::new());
+        assert!(says("rebyte") && says("rebyte.runs") && !says("other.runs") && !says("rebyte.walks"));
     }
 
     #[test]

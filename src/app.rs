@@ -2,10 +2,11 @@
 
 mod builder;
 mod desk;
+mod platforms;
 mod reload;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     fs::File,
     path::PathBuf,
     sync::Arc,
@@ -17,8 +18,15 @@ use secrecy::ExposeSecret;
 use tokio::{net::TcpListener, sync::Notify};
 use tokio_util::sync::CancellationToken;
 
-pub use self::builder::Builder;
-use self::{builder::Code, reload::Reload};
+pub use self::{
+    builder::Builder,
+    platforms::{accounts, adapter},
+};
+use self::{
+    builder::Code,
+    platforms::{Watchable, verifiers, watchable},
+    reload::Reload,
+};
 use crate::{
     admin::{self, Readiness},
     api,
@@ -29,16 +37,16 @@ use crate::{
     function::{self, Live, Registry, Serves, source::Source},
     handler::Call,
     http,
-    ingress::{self, Ingress, approvals::Approvals, signature::Verifier},
+    ingress::{self, Ingress, approvals::Approvals},
     later::{Addresses, Results},
     mcp::{Importer, Servers},
     metrics::Metrics,
-    platform::{self, AgentsApi, Platform},
-    process,
+    platform, process,
     queue::{self, DeadLetters, Embedded, Pools, RabbitMq, RabbitMqDead, SharedQueue},
     session::ToolResult,
     store::{self, Database, Ledger, Postgres, Sqlite, Store},
-    worker::{Account, Worker, watch_pools},
+    watch::{self, Watches},
+    worker::{Worker, watch_pools},
 };
 
 /// How often the store is asked whether it is there.
@@ -90,6 +98,7 @@ pub struct App {
     results: Option<Results>,
     approvals: Option<Approvals>,
     callbacks: Option<Callbacks>,
+    watchable: Watchable,
     worker: Option<Arc<Worker>>,
     ledger: Option<Ledger>,
     desk: Arc<api::Desk>,
@@ -165,6 +174,7 @@ impl App {
             platforms: accounts.iter().map(|(name, account)| (name.clone(), account.platform.clone())).collect(),
             metrics: metrics.clone(),
         });
+        let watchable = watchable(&config.platforms, &accounts);
         let approvals = match (&ledger, public_url) {
             (Some(ledger), Some(url)) if role != Role::Worker => Some(Approvals {
                 links: Links::new(ledger.clone(), url),
@@ -225,6 +235,7 @@ impl App {
             results,
             approvals,
             callbacks,
+            watchable,
             worker,
             ledger,
             desk,
@@ -282,7 +293,9 @@ impl App {
     /// period, leases and deliveries go back, acknowledgements are flushed, the broker's connection closes last.
     pub async fn run(self, listeners: Listeners, stop: CancellationToken) -> anyhow::Result<()> {
         let ended = CancellationToken::new();
+        let watches = Watches::new(self.watchable, self.queue.clone(), self.metrics.clone(), stop.clone());
         let admin = admin::router(self.readiness.clone(), self.metrics.clone());
+        let admin = admin.merge(watch::router(watches, self.config.admin.token.as_ref()));
         let admin = admin.merge(api::router(self.desk.clone())).merge(dashboard::router(self.desk));
         let closing = ended.clone().cancelled_owned();
         let admin = tokio::spawn(axum::serve(listeners.admin, admin).with_graceful_shutdown(closing).into_future());
@@ -498,61 +511,6 @@ fn serves(config: &Config, role: Role, pool: Option<&str>) -> anyhow::Result<Ser
         (Some(pool), _) => Ok(Serves::Pool(pool.into())),
         (None, Role::All) => Ok(Serves::Everything),
         (None, Role::Ingress | Role::Worker) => Ok(Serves::Unpinned),
-    }
-}
-
-fn verifiers(platforms: &[platform::Config]) -> anyhow::Result<HashMap<String, Verifier>> {
-    platforms
-        .iter()
-        .filter(|platform| sends_webhooks(platform))
-        .map(|platform| match Verifier::new(&platform.webhook) {
-            Ok(verifier) => Ok((platform.name.clone(), verifier)),
-            Err(problems) => {
-                let reasons: Vec<String> =
-                    problems.into_iter().map(|(at, why)| format!("secrets[{at}]: {why}")).collect();
-                bail!("platform {}: webhook.{}", platform.name, reasons.join("; "))
-            }
-        })
-        .collect()
-}
-
-fn sends_webhooks(platform: &platform::Config) -> bool {
-    match platform.kind {
-        platform::Kind::AgentsApi { .. } => true,
-        platform::Kind::Aivax(_) => false,
-    }
-}
-
-/// What speaks to each platform that has sessions, by its name.
-pub fn accounts(
-    platforms: &[platform::Config],
-    client: &http::Client,
-) -> anyhow::Result<HashMap<Arc<str>, Arc<Account>>> {
-    platforms
-        .iter()
-        .filter(|config| sends_webhooks(config))
-        .map(|config| {
-            let name: Arc<str> = config.name.as_str().into();
-            let account = Account::new(name.clone(), adapter(config, client)?, answer_within(config.call_deadline));
-            Ok((name, Arc::new(account)))
-        })
-        .collect()
-}
-
-/// The agent hears of a call that took too long before the platform gives up on it.
-fn answer_within(deadline: Duration) -> Duration {
-    deadline - (deadline / 10).min(Duration::from_secs(60))
-}
-
-/// The adapter that speaks to a platform.
-pub fn adapter(config: &platform::Config, client: &http::Client) -> anyhow::Result<Arc<dyn Platform>> {
-    match &config.kind {
-        platform::Kind::AgentsApi { base_url, api_key, flavor } => {
-            let adapter = AgentsApi::new(&config.name, base_url, api_key, client.clone())
-                .map_err(|e| anyhow!("platform {}: {e}", config.name))?;
-            Ok(Arc::new(adapter.with_flavor(*flavor)))
-        }
-        platform::Kind::Aivax(_) => bail!("platform {}: AIVAX calls us; there are no sessions to ask for", config.name),
     }
 }
 

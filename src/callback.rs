@@ -82,7 +82,7 @@ impl Callbacks {
                 platform::Kind::Aivax(aivax) => {
                     Some((platform.name.clone(), Account::new(&platform.name, aivax, public_url, &pool)))
                 }
-                platform::Kind::AgentsApi { .. } => None,
+                platform::Kind::AgentsApi { .. } | platform::Kind::WorkflowRuns { .. } => None,
             })
             .collect();
         let slots = Semaphore::new(MAX_IN_FLIGHT);

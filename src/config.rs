@@ -3,6 +3,7 @@
 mod approval;
 mod expand;
 mod functions;
+mod intake;
 mod limits;
 mod mcp_servers;
 mod path;

@@ -221,7 +221,11 @@ fn config(
                 flavor: platform::Flavor::OpenAi,
             },
             call_deadline: second * 60,
-            webhook: WebhookConfig::Standard { secrets: vec![secret.into()], tolerance: second * 300 },
+            intake: platform::Intake {
+                webhook: Some(WebhookConfig::Standard { secrets: vec![secret.into()], tolerance: second * 300 }),
+                ..platform::Intake::default()
+            },
+            forward: None,
         }],
         functions: vec![
             function(

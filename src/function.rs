@@ -19,6 +19,7 @@ use crate::{
     arguments::Arguments,
     handler::{self, Call, Handler},
     limits::{self, Limits},
+    platform::covers,
     redact::Path,
     retry,
     schema::Schema,
@@ -76,9 +77,9 @@ impl Config {
         }
     }
 
-    /// Whether it answers this platform.
+    /// Whether it answers this platform; with a platform, its workflow runs.
     pub fn answers(&self, platform: &str) -> bool {
-        self.platforms.is_empty() || self.platforms.iter().any(|p| p == platform)
+        self.platforms.is_empty() || self.platforms.iter().any(|listed| covers(listed, platform))
     }
 }
 
@@ -112,9 +113,9 @@ pub struct Function {
 }
 
 impl Function {
-    /// Whether it answers this platform.
+    /// Whether it answers this platform; with a platform, its workflow runs.
     pub fn answers(&self, platform: &str) -> bool {
-        self.platforms.is_empty() || self.platforms.iter().any(|p| p == platform)
+        self.platforms.is_empty() || self.platforms.iter().any(|listed| covers(listed, platform))
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod command;
 mod echo;
+mod forward;
 mod http;
 mod mcp;
 pub(crate) mod output;
@@ -20,14 +21,15 @@ use serde_json::{Map, Value};
 
 pub(crate) use self::sign::{Signer, headers};
 pub use self::{
-    command::Command, echo::Echo, http::Http, mcp::Mcp, query_collection::QueryCollection, sign::is_reserved,
+    command::Command, echo::Echo, forward::Forward, http::Http, mcp::Mcp, query_collection::QueryCollection,
+    sign::is_reserved,
 };
 use crate::{
     arguments::Arguments,
     http::Client,
     mcp::Servers,
     nonce::Minted,
-    session::{CallKey, IfInterrupted, Output, SessionKey},
+    session::{CallKey, IfInterrupted, OtherAction, Output, SessionKey},
 };
 
 /// The handler of a config. The error says where in the handler's config, and what.
@@ -250,6 +252,13 @@ impl Error {
             message: Some(format!("the result is too large (more than {cap} bytes). ask for less at once.")),
         }
     }
+}
+
+/// Takes required actions that are no function calls. Whoever is told settles them; we never do.
+#[async_trait]
+pub trait Receiver: Send + Sync {
+    /// The error, fit for a log: it is told again later.
+    async fn tell(&self, action: &OtherAction) -> Result<(), String>;
 }
 
 #[async_trait]

@@ -14,7 +14,7 @@ use jiff::civil::{self, DateTime};
 pub use reqwest::{Client, RequestBuilder};
 use reqwest::{
     ClientBuilder, Response,
-    header::{CONTENT_ENCODING, HeaderMap, RETRY_AFTER},
+    header::{CONTENT_ENCODING, DATE, HeaderMap, RETRY_AFTER},
     redirect,
 };
 
@@ -123,6 +123,11 @@ pub fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
         false => imf_fixdate(value)?.duration_since(now).unwrap_or_default(),
     };
     Some(wait.min(MAX_RETRY_AFTER))
+}
+
+/// What the sender's clock showed: the `Date` header.
+pub fn date(headers: &HeaderMap) -> Option<SystemTime> {
+    imf_fixdate(headers.get(DATE)?.to_str().ok()?)
 }
 
 fn imf_fixdate(text: &str) -> Option<SystemTime> {

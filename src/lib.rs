@@ -23,6 +23,10 @@
 //!
 //! A handler that answers 202 gives its result later, to `POST /results/{token}` ([`later`]); its call waits meanwhile.
 //!
+//! Where no webhook can come, the platform's list is polled instead ([`worker::sweep`]), or named sessions are followed by
+//! their live stream ([`watch`]); a Rebyte workflow run is a session of
+//! an account of its own ([`platform::runs_of`]).
+//!
 //! **Level-triggered.** The queue carries session ids, never truth. One webhook, ten copies of it, a timer or a person all
 //! start the same reconcile; what has been done is skipped. A duplicate costs a read, a crash at any line a redelivery, a
 //! webhook that never came a sweep ([`worker::sweep`]).
@@ -130,6 +134,7 @@ pub mod store;
 pub mod telemetry;
 mod token;
 pub mod tools;
+pub mod watch;
 pub mod worker;
 
 pub use app::App;

@@ -49,6 +49,9 @@ struct Inner {
     function_sources: Counter<u64>,
     submissions: Counter<u64>,
     swept_sessions: Counter<u64>,
+    polls: Counter<u64>,
+    watched: Gauge<u64>,
+    other_actions: Counter<u64>,
     config_reloads: Counter<u64>,
     approvals: Counter<u64>,
     approvals_pending: Gauge<u64>,
@@ -218,6 +221,22 @@ impl Metrics {
         self.inner.swept_sessions.add(sessions, &[label("platform", platform)]);
     }
 
+    /// `actiond_other_actions_total{platform,kind,outcome}`: seen, forwarded, failed.
+    pub fn other_action(&self, platform: &str, kind: &str, outcome: &'static str) {
+        let labels = [label("platform", platform), label("kind", kind), KeyValue::new("outcome", outcome)];
+        self.inner.other_actions.add(1, &labels);
+    }
+
+    /// `actiond_watched_sessions`: sessions whose stream this process follows.
+    pub fn watched(&self, sessions: u64) {
+        self.inner.watched.record(sessions, &[]);
+    }
+
+    /// `actiond_polls_total{platform,outcome}`: found, nothing, failed.
+    pub fn poll(&self, platform: &str, outcome: &'static str) {
+        self.inner.polls.add(1, &[label("platform", platform), KeyValue::new("outcome", outcome)]);
+    }
+
     /// `actiond_approvals_total{function,outcome}`: asked, approved, denied, expired, withdrawn.
     pub fn approval(&self, function: &str, outcome: &'static str) {
         self.inner.approvals.add(1, &[label("function", function), KeyValue::new("outcome", outcome)]);
@@ -274,6 +293,9 @@ impl Inner {
             function_sources: counter("actiond_function_sources", "Listings of function sources, by outcome."),
             submissions: counter("actiond_submissions", "Results posted to a platform, by outcome."),
             swept_sessions: counter("actiond_swept_sessions", "Sessions that waited and that only a sweep found."),
+            other_actions: counter("actiond_other_actions", "Required actions that are no function calls, by outcome."),
+            watched: gauge("actiond_watched_sessions", "Sessions whose live stream this process follows."),
+            polls: counter("actiond_polls", "Readings of a platform's list that is polled, by outcome."),
             config_reloads: counter("actiond_config_reloads", "Looks at a changed config file, by outcome."),
             queue_depth: gauge("actiond_queue_depth", "Messages that wait in the queue."),
             function_paused: gauge("actiond_function_paused", "Whether an operator has paused the function, 0 or 1."),

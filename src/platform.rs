@@ -1,16 +1,26 @@
 //! The platform seam: what an agent host says of a session, and how it takes a result.
 
 mod agents_api;
+mod api;
 mod flavor;
+#[cfg(test)]
+mod peer;
+mod stream;
+mod wire;
+mod workflow_runs;
 
 use std::{ops::RangeInclusive, time::Duration};
 
 use async_trait::async_trait;
+use futures_util::stream::BoxStream;
 use secrecy::SecretString;
 
-pub use self::{agents_api::AgentsApi, flavor::Flavor};
+pub use self::{agents_api::AgentsApi, flavor::Flavor, workflow_runs::WorkflowRuns};
 pub use crate::session::Submission;
-use crate::session::{CallKey, Session, SessionKey, ToolResult};
+use crate::{
+    handler::Sign,
+    session::{CallKey, Session, SessionKey, ToolResult},
+};
 
 /// A configured account at an agent host.
 #[derive(Clone, Debug)]
@@ -19,17 +29,63 @@ pub struct Config {
     pub kind: Kind,
     /// How long a call may stay unanswered, from when it was first seen. Ends in an error result.
     pub call_deadline: Duration,
-    pub webhook: WebhookConfig,
+    pub intake: Intake,
+    /// Where actions that are no function calls are told.
+    pub forward: Option<ForwardConfig>,
+}
+
+/// How the sessions of an account that may wait are learned of. What escapes all of it is found by a sweep.
+#[derive(Clone, Debug, Default)]
+pub struct Intake {
+    /// How its webhooks are authenticated; without it there are none.
+    pub webhook: Option<WebhookConfig>,
+    pub poll: Option<Poll>,
+    /// Whether sessions may be watched, on demand, by their live stream.
+    pub stream: bool,
+}
+
+/// How often an account's list of sessions is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Poll {
+    /// While sessions run or wait.
+    pub every: Duration,
+    /// While there are none, growing up to this.
+    pub max: Duration,
+}
+
+/// `forward_other_actions` in the config.
+#[derive(Clone, Debug)]
+pub struct ForwardConfig {
+    pub url: String,
+    pub sign: Sign,
 }
 
 impl Config {
     /// What may be declared and returned there.
     pub fn flavor(&self) -> Flavor {
         match &self.kind {
-            Kind::AgentsApi { flavor, .. } => *flavor,
+            Kind::AgentsApi { flavor, .. } | Kind::WorkflowRuns { flavor, .. } => *flavor,
             Kind::Aivax(_) => Flavor::Aivax,
         }
     }
+}
+
+/// What comes after the name of a platform in the name of its workflow runs. No platform that a config names can end so.
+const RUNS: &str = ".runs";
+
+/// The name under which a platform's workflow runs are an account of their own.
+pub fn runs_of(platform: &str) -> String {
+    format!("{platform}{RUNS}")
+}
+
+/// The name that the config gives a platform, or the one whose runs it stands for.
+pub fn named(platform: &str) -> &str {
+    platform.strip_suffix(RUNS).unwrap_or(platform)
+}
+
+/// Whether `listed`, a platform's name in the config, covers `platform`: itself, or its runs.
+pub fn covers(listed: &str, platform: &str) -> bool {
+    listed == platform || listed == named(platform)
 }
 
 /// Which adapter speaks to it; `type` in the config.
@@ -37,6 +93,8 @@ impl Config {
 pub enum Kind {
     /// OpenAI's Agents API and whoever speaks it.
     AgentsApi { base_url: String, api_key: SecretString, flavor: Flavor },
+    /// The workflow runs of such an account, [`runs_of`] it.
+    WorkflowRuns { base_url: String, api_key: SecretString, flavor: Flavor },
     /// AIVAX: it calls us for each function and waits for the answer. No webhooks, no sessions to read.
     Aivax(AivaxConfig),
 }
@@ -137,7 +195,16 @@ pub struct Listed {
     pub last_active_at: Option<i64>,
     /// A function call seems to be pending.
     pub waiting: bool,
+    /// Something else is pending.
+    pub asking: bool,
+    /// It may wait before long.
+    pub running: bool,
+    /// Differs between two waits of one session, as far as the list tells them apart.
+    pub version: Option<i64>,
 }
+
+/// The ids of live events that say that a session waits; empty where an event has none. Ends when the connection does.
+pub type Waits = BoxStream<'static, String>;
 
 #[async_trait]
 pub trait Platform: Send + Sync {
@@ -146,6 +213,12 @@ pub trait Platform: Send + Sync {
 
     /// The account's sessions, newest first, those that follow `after`. [`Error::Gone`]: the platform has no such list.
     async fn list(&self, after: Option<&str>) -> Result<Page, Error>;
+
+    /// Follows the session's live events from now on; what came before is not repeated. `None`: it has no such stream.
+    async fn follow(&self, _session: &SessionKey) -> Result<Option<Waits>, Error> {
+        Ok(None)
+    }
+
     /// The result as the platform takes it: itself, or an error that tells the model why it cannot be returned.
     fn fitting(&self, result: ToolResult) -> ToolResult {
         result

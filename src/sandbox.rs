@@ -5,12 +5,14 @@ pub mod cli;
 mod error;
 mod events;
 mod faults;
+mod flavor;
 mod input;
 mod journal;
 mod json;
 mod model;
 mod query;
 mod routes;
+mod runs;
 mod script;
 mod session;
 mod stats;
@@ -41,11 +43,12 @@ use self::{
 };
 pub use self::{
     faults::{Faults, Rule},
+    flavor::Flavor,
     journal::{Counters, Entry, Outcome, What},
     script::{Round, Script, Step},
     session::{
-        Accepted, Action, ActionKind, ActionState, CallResult, Item, ItemKind, Posts, Session, Status, Turn, TurnError,
-        TurnStatus,
+        Accepted, Action, ActionKind, ActionState, CallResult, Item, ItemKind, Posts, RunOf, Session, Status, Turn,
+        TurnError, TurnStatus,
     },
     webhook::{EventType, Webhook, generate_secret, secret_key, sign},
 };
@@ -55,6 +58,8 @@ pub use self::{
 pub struct Config {
     /// What `Authorization: Bearer` must carry.
     pub api_key: SecretString,
+    /// Whose rules count, and whether there are workflow runs.
+    pub flavor: Flavor,
     pub webhook: Option<Webhook>,
     pub faults: Faults,
     /// Ids and chance follow from it.
@@ -67,10 +72,23 @@ pub struct Config {
     pub accepted_status: u16,
 }
 
+impl Config {
+    /// A platform of that flavor.
+    pub fn of(flavor: Flavor) -> Self {
+        Self {
+            flavor,
+            require_idempotency_key: flavor.requires_key(),
+            accepted_status: flavor.accepted_status(),
+            ..Self::default()
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
             api_key: "sk-sandbox".into(),
+            flavor: Flavor::Openai,
             webhook: None,
             faults: Faults::default(),
             seed: 0,
@@ -241,8 +259,17 @@ impl Sandbox {
                         Box::new(move |session, cx| session.advance(&turn_id, cx)),
                     );
                 }
-                Effect::Wait { .. } if state.faults.expire_ms == 0 => {}
                 Effect::Wait { asked } => {
+                    let waits = match state.faults.expire_ms {
+                        0 => DAY_MS,
+                        millis => millis,
+                    };
+                    if let Some(run) = state.sessions.get_mut(&id).and_then(|session| session.run.as_mut()) {
+                        run.expires_at = Some(unix_millis() + waits as i64);
+                    }
+                    if state.faults.expire_ms == 0 {
+                        continue;
+                    }
                     self.later(
                         state.faults.expire_ms,
                         id.clone(),
@@ -255,7 +282,7 @@ impl Sandbox {
     }
 
     fn send(self: &Arc<Self>, state: &mut State, id: &Arc<str>, event: EventType, action: Option<&str>, now: i64) {
-        let Some(session) = state.sessions.get(id) else { return };
+        let Some(session) = state.sessions.get(id).filter(|session| session.run.is_none()) else { return };
         if !self.sender.as_ref().is_some_and(|sender| sender.wants(event)) {
             return;
         }
@@ -291,6 +318,9 @@ impl Sandbox {
         });
     }
 }
+
+/// How long a run says that it waits.
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// A move that is made later.
 type Move = Box<dyn FnOnce(&mut Session, &mut Context<'_>) + Send>;

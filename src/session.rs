@@ -1,6 +1,6 @@
 //! The vocabulary: what a platform's session waits for, and what goes back to it. Plain data, no behaviour of a seam.
 
-use std::{fmt, fmt::Write as _, sync::Arc};
+use std::{fmt, fmt::Write as _, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -75,23 +75,50 @@ impl CallKey {
         format!("approval-{}-{asked_at}", self.digest())
     }
 
-    /// 128 bits of SHA-256 over the length-prefixed parts.
     fn digest(&self) -> String {
-        let mut hash = Sha256::new();
-        for part in [&self.session.platform, &self.session.session, &self.turn, &self.call_id] {
-            hash.update((part.len() as u64).to_be_bytes());
-            hash.update(part.as_bytes());
-        }
-        hash.finalize()[..16].iter().fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+        digest(&[&self.session.platform, &self.session.session, &self.turn, &self.call_id])
     }
+}
+
+/// 128 bits of SHA-256 over the length-prefixed parts.
+fn digest(parts: &[&str]) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part.as_bytes());
+    }
+    hex(&hash.finalize()[..16])
+}
+
+/// The bytes in lower-case hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 impl fmt::Display for CallKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}", self.session, self.turn, self.call_id)
+    }
+}
+
+/// The whole key of an action that is no function call.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ActionKey {
+    pub session: SessionKey,
+    /// Empty where the action belongs to no turn.
+    pub turn: Arc<str>,
+    pub kind: String,
+    pub id: Arc<str>,
+}
+
+impl ActionKey {
+    /// The key a receiver may deduplicate on: ASCII, 39 bytes.
+    pub fn idempotency_key(&self) -> String {
+        let Self { session, turn, kind, id } = self;
+        format!("action-{}", digest(&[&session.platform, &session.session, turn, kind, id]))
     }
 }
 
@@ -102,6 +129,8 @@ pub struct Session {
     /// `requires_action`, `idle`, … or a word that did not exist when this was written. Informative only.
     pub status: String,
     pub metadata: Arc<Map<String, Value>>,
+    /// How much longer the platform waits for what is pending, where it tells.
+    pub expires_in: Option<Duration>,
     /// The authoritative pending list, looked at in every status.
     pub required_actions: Vec<RequiredAction>,
 }
@@ -111,9 +140,22 @@ pub struct Session {
 pub enum RequiredAction {
     FunctionCall(FunctionCall),
     /// An approval, an environment connection, a type of tomorrow, or an item that cannot be read: not ours to run.
-    Other {
-        kind: String,
-    },
+    Other(OtherAction),
+}
+
+/// A required action that is no function call. Somebody else settles it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OtherAction {
+    /// Its kind is its type, fit for a log and a metric, or [`OtherAction::UNREADABLE`]; its id the platform's, or a digest
+    /// of the whole.
+    pub key: ActionKey,
+    /// As the platform lists it.
+    pub json: Arc<str>,
+}
+
+impl OtherAction {
+    /// The kind of what is no action that could be named.
+    pub const UNREADABLE: &str = "unreadable";
 }
 
 /// A call the platform lists as pending.

@@ -3,6 +3,7 @@
 //! Every write takes many rows, because commits are the largest cost of this job: [`Ledger`] groups what concurrent calls
 //! write. Durations cross this boundary, never instants: the database's clock alone says what has run out.
 
+mod actions;
 mod approvals;
 mod group;
 mod history;
@@ -22,6 +23,7 @@ use secrecy::SecretString;
 
 pub(crate) use self::group::Group;
 pub use self::{
+    actions::{Actions, Noticed},
     approvals::{Approval, ApprovalFilter, Approvals, Ask, Decide, Decided, Decision, Open},
     history::Origin,
     ledger::Ledger,
@@ -241,7 +243,7 @@ pub struct Taken {
 
 /// Rows in, rows out: each answer stands at its question's place.
 #[async_trait]
-pub trait Store: Approvals {
+pub trait Store: Approvals + Actions {
     /// Creates or updates the schema. Needed once before anything else.
     async fn migrate(&self) -> Result<()>;
 

@@ -4,6 +4,8 @@ mod account;
 mod answer;
 mod approve;
 mod notices;
+mod others;
+mod polls;
 mod pools;
 mod prune;
 mod reconcile;

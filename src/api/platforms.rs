@@ -14,7 +14,7 @@ use crate::platform::Kind;
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct Platform {
     pub name: String,
-    /// agents_api or aivax.
+    /// agents_api, workflow_runs or aivax.
     pub kind: String,
     /// Seconds in which a call must be answered.
     pub call_deadline: u64,
@@ -63,6 +63,7 @@ impl Desk {
                 name: config.name.clone(),
                 kind: match config.kind {
                     Kind::AgentsApi { .. } => "agents_api",
+                    Kind::WorkflowRuns { .. } => "workflow_runs",
                     Kind::Aivax(_) => "aivax",
                 }
                 .to_owned(),

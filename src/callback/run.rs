@@ -368,7 +368,7 @@ mod tests {
         function::{Live, tests::echo},
         handler::Handler,
         metrics::Metrics,
-        platform::{self, AivaxConfig, WebhookConfig},
+        platform::{self, AivaxConfig},
         store::{Database, Ledger, Sqlite, Store as _},
     };
 
@@ -396,7 +396,8 @@ mod tests {
             name: "aivax".into(),
             kind: platform::Kind::Aivax(aivax),
             call_deadline: Duration::ZERO,
-            webhook: WebhookConfig::Insecure,
+            intake: platform::Intake::default(),
+            forward: None,
         };
         let url = format!("sqlite://{}/store.db", folder.display());
         let timeout = Duration::from_secs(10);

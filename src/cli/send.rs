@@ -26,7 +26,8 @@ pub(super) async fn send(file: &ConfigFile, args: SendArgs) -> Result<(), Failur
                 None => config.platforms.first(),
             };
             let platform = platform.ok_or_else(|| anyhow!("no such platform in {}", file.path().display()))?;
-            let mut webhook = platform.webhook.clone();
+            let webhook = platform.intake.webhook.clone();
+            let mut webhook = webhook.ok_or_else(|| anyhow!("platform {} takes no webhooks", platform.name))?;
             if let (
                 Some(secret),
                 WebhookConfig::Standard { secrets, .. } | WebhookConfig::SharedSecret { secrets, .. },

@@ -67,16 +67,21 @@ pub(super) fn tools(args: ToolsArgs) -> Result<(), Failure> {
 
 fn declare(args: &ToolsArgs) -> Result<(), Failure> {
     let config = args.config.load()?;
-    let platform = match (&args.platform, config.platforms.as_slice()) {
+    let own: Vec<_> = config.platforms.iter().filter(|platform| !is_runs(platform)).collect();
+    let platform = match (&args.platform, own.as_slice()) {
         (Some(name), _) => named(&config, name)?,
         (None, [only]) => only,
         (None, _) => return Err(anyhow!("which platform? add --platform {}", names(&config).join(" or ")).into()),
     };
-    let tools = of(&config, Some(platform));
+    let mut tools = of(&config, Some(platform));
+    if is_runs(platform) {
+        // A program calls what it is given; nothing is searched for.
+        tools.iter_mut().for_each(|tool| tool.deferred = false);
+    }
     let url = callback_url(config.ingress.public_url.as_deref().unwrap_or_default(), &platform.name);
     let token = match &platform.kind {
         platform::Kind::Aivax(aivax) => aivax.listing_secrets.first().map(ExposeSecret::expose_secret),
-        platform::Kind::AgentsApi { .. } => None,
+        platform::Kind::AgentsApi { .. } | platform::Kind::WorkflowRuns { .. } => None,
     };
     let callback = Callback { url: &url, token };
     let text = declaration(platform.flavor(), &tools, callback, !args.json).map_err(|why| anyhow!(why))?;
@@ -123,6 +128,10 @@ fn of<'a>(config: &'a Config, platform: Option<&platform::Config>) -> Vec<Tool<'
 fn named<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a platform::Config> {
     let found = config.platforms.iter().find(|p| p.name == name);
     found.ok_or_else(|| anyhow!("no platform {name}; there are: {}", names(config).join(", ")))
+}
+
+fn is_runs(platform: &platform::Config) -> bool {
+    matches!(platform.kind, platform::Kind::WorkflowRuns { .. })
 }
 
 fn names(config: &Config) -> Vec<&str> {

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::{
     approval::{approval, has_time},
     expand::is_variable,
+    intake::signing_secret,
     limits::limits,
-    platforms::signing_secret,
     reader::{Item, Section},
     sections::{HOUR, MOMENT, SECOND, pool, retry},
 };
@@ -51,7 +51,12 @@ fn fits_platforms(item: &Item, function: &Config, platforms: &[platform::Config]
     if function.name.is_empty() {
         return;
     }
-    for platform in platforms.iter().filter(|p| function.answers(&p.name)) {
+    // An account's runs share its rule, unless they alone are answered.
+    let counts = |platform: &platform::Config| {
+        let is_runs = matches!(platform.kind, platform::Kind::WorkflowRuns { .. });
+        function.answers(&platform.name) && (!is_runs || function.platforms.contains(&platform.name))
+    };
+    for platform in platforms.iter().filter(|platform| counts(platform)) {
         if let Err(why) = platform.flavor().check_name(&function.name) {
             let what =
                 format!("{why} at platform {}: rename it, or list the other platforms in platforms", platform.name);
@@ -224,6 +229,7 @@ fn http(section: &Section) -> HttpConfig {
 const RESPONSES: &[(&str, Response)] =
     &[("text", Response::Text), ("content", Response::Content), ("image", Response::Image)];
 
+/// How a receiver can know that a request is ours.
 pub(super) fn sign(item: &Item) -> Sign {
     let section = item.section();
     let (nonce, standard) = (section.key("nonce"), section.key("standard"));

@@ -1,24 +1,28 @@
-//! `platforms`: the accounts, and how their webhooks are authenticated.
+//! `platforms`: the accounts.
 
 use std::time::Duration;
 
-use axum::http::{HeaderName, Uri};
-use base64::{Engine, prelude::BASE64_STANDARD};
+use axum::http::Uri;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::{
+    functions::sign,
+    intake::{intake, poll},
     reader::{Item, Section},
     sections::{HOUR, SECOND, chars},
     units,
 };
-use crate::platform::{AivaxConfig, Config, Flavor, Kind, WebhookConfig};
+use crate::platform::{AivaxConfig, Config, Flavor, ForwardConfig, Intake, Kind, runs_of};
 
+/// Every account; the workflow runs of one follow it as an account of their own.
 pub(super) fn platforms(item: &Item) -> Vec<Config> {
-    let mut platforms: Vec<Config> = Vec::new();
+    let (mut platforms, mut names): (Vec<Config>, Vec<String>) = (Vec::new(), Vec::new());
     for item in item.list() {
-        let platform = platform(&item);
-        item.unique(&platform.name, platforms.iter().map(|p| p.name.as_str()));
+        let (platform, runs) = platform(&item);
+        item.unique(&platform.name, names.iter().map(String::as_str));
+        names.push(platform.name.clone());
         platforms.push(platform);
+        platforms.extend(runs);
     }
     if platforms.is_empty() {
         item.warn("there are none, so no webhook can be accepted");
@@ -26,29 +30,64 @@ pub(super) fn platforms(item: &Item) -> Vec<Config> {
     platforms
 }
 
-fn platform(item: &Item) -> Config {
+fn platform(item: &Item) -> (Config, Option<Config>) {
     let section = item.section();
     let name = section.key("name").required("required; the last part of the webhook's path");
     let allowed = "must be 1 to 64 lower-case letters, digits, dashes or underscores, a letter first";
     let name = name.text_that(allowed, is_name).unwrap_or_default().into();
     let kind = kind(&section);
-    let config = match kind {
-        // It sends no webhooks: with no secret, none would pass.
-        Kind::Aivax(AivaxConfig { budget, .. }) => Config {
-            name,
-            kind,
-            call_deadline: budget,
-            webhook: WebhookConfig::Standard { secrets: Vec::new(), tolerance: Duration::ZERO },
-        },
-        Kind::AgentsApi { .. } => Config {
-            name,
-            kind,
-            call_deadline: section.key("call_deadline").duration(SECOND..=units::LONGEST).unwrap_or(24 * HOUR),
-            webhook: webhook(&section.key("webhook").required("required; it says how webhooks are authenticated")),
-        },
+    let (config, runs) = match kind {
+        // It is not asked, it calls.
+        Kind::Aivax(AivaxConfig { budget, .. }) => {
+            (Config { name, kind, call_deadline: budget, intake: Intake::default(), forward: None }, None)
+        }
+        kind => sessions_and_runs(&section, name, kind),
     };
     section.finish();
-    config
+    (config, runs)
+}
+
+fn sessions_and_runs(section: &Section, name: String, kind: Kind) -> (Config, Option<Config>) {
+    let key = section.key("workflow_runs");
+    let has_runs = key.bool().unwrap_or(false);
+    let runs = match &kind {
+        Kind::AgentsApi { base_url, api_key, flavor } if has_runs => {
+            if *flavor != Flavor::Rebyte {
+                key.error("only Rebyte has workflow runs; if this is one, set flavor: rebyte");
+            }
+            let (base_url, api_key) = (base_url.clone(), api_key.clone());
+            Some(Kind::WorkflowRuns { base_url, api_key, flavor: *flavor })
+        }
+        _ => None,
+    };
+    let pace = section.key("poll");
+    let poll = poll(&pace);
+    let config = Config {
+        intake: intake(section, &pace, poll, has_runs),
+        call_deadline: section.key("call_deadline").duration(SECOND..=units::LONGEST).unwrap_or(24 * HOUR),
+        forward: forward(&section.key("forward_other_actions")),
+        name,
+        kind,
+    };
+    let runs = runs.map(|kind| Config {
+        name: runs_of(&config.name),
+        kind,
+        // There are no webhooks for runs.
+        intake: Intake { poll: Some(poll), ..Intake::default() },
+        ..config.clone()
+    });
+    (config, runs)
+}
+
+fn forward(item: &Item) -> Option<ForwardConfig> {
+    if item.is_absent() {
+        return None;
+    }
+    let section = item.section();
+    let url = section.key("url").required("required, such as https://approvals.internal/agent");
+    let config = ForwardConfig { url: url.url().unwrap_or_default().into(), sign: sign(&section.key("sign")) };
+    section.finish();
+    Some(config)
 }
 
 fn is_name(text: &str) -> bool {
@@ -162,76 +201,4 @@ fn host(url: &str) -> String {
 fn is_loopback(url: &str) -> bool {
     let host = host(url);
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
-}
-
-#[derive(Clone, Copy)]
-enum Scheme {
-    Standard,
-    SharedSecret,
-}
-
-fn webhook(item: &Item) -> WebhookConfig {
-    let section = item.section();
-    let insecure = section.key("insecure");
-    let secrets = section.key("secrets");
-    if insecure.bool() == Some(true) {
-        insecure.warn("webhooks are not authenticated: anybody who reaches the listener can wake a session");
-        if !secrets.is_absent() {
-            secrets.error("cannot be used with insecure: true; remove one of them");
-        }
-        for unused in ["scheme", "tolerance", "header"] {
-            section.key(unused);
-        }
-        section.finish();
-        return WebhookConfig::Insecure;
-    }
-    let choices = [("standard", Scheme::Standard), ("shared_secret", Scheme::SharedSecret)];
-    let scheme = section.key("scheme").choice(&choices).unwrap_or(Scheme::Standard);
-    let items = if item.is_absent() { Vec::new() } else { secret_items(&secrets) };
-    let config = match scheme {
-        Scheme::Standard => WebhookConfig::Standard {
-            secrets: items.iter().filter_map(signing_secret).collect(),
-            tolerance: section.key("tolerance").duration(SECOND..=24 * HOUR).unwrap_or(Duration::from_secs(300)),
-        },
-        Scheme::SharedSecret => WebhookConfig::SharedSecret {
-            header: section
-                .key("header")
-                .text_that("must be the name of an HTTP header", |name| HeaderName::from_bytes(name.as_bytes()).is_ok())
-                .unwrap_or("X-Webhook-Secret")
-                .into(),
-            secrets: items.iter().filter_map(Item::some_secret).collect(),
-        },
-    };
-    section.finish();
-    config
-}
-
-fn secret_items<'a>(secrets: &Item<'a>) -> Vec<Item<'a>> {
-    let items = secrets.list();
-    if secrets.is_absent() || secrets.value().is_some_and(|v| v.as_array().is_some_and(Vec::is_empty)) {
-        secrets.error("needs at least one secret; insecure: true accepts webhooks of anybody");
-    }
-    items
-}
-
-/// The key of a Standard Webhooks signature must be one that nobody guesses: an empty or short one signs forgeries.
-pub(super) fn signing_secret(item: &Item) -> Option<SecretString> {
-    let secret = item.secret()?;
-    let key = match secret.expose_secret().strip_prefix("whsec_") {
-        Some(encoded) => match BASE64_STANDARD.decode(encoded) {
-            Ok(key) => key.len(),
-            Err(_) => {
-                item.error("what follows whsec_ is not base64; copy the whole secret");
-                return None;
-            }
-        },
-        None => secret.expose_secret().len(),
-    };
-    match key {
-        0 => item.error("must not be an empty key; copy the whole secret"),
-        1..16 => item.error("the key must have at least 16 bytes; copy the whole secret"),
-        16..24 => item.warn("the key is short: Standard Webhooks asks for 24 to 64 bytes"),
-        _ => {}
-    }
-    Some(secret)
 }

@@ -125,7 +125,7 @@ fn each_problem_has_its_path_and_says_what_is_allowed() {
         ("name: openai", "name: OpenAI", "platforms[0].name", "lower-case"),
         ("name: openai, ", "", "platforms[0].name", "required"),
         ("type: agents_api", "type: openai", "platforms[0].type", "must be one of agents_api, aivax"),
-        ("type: agents_api", "type: agents_api, workflow_runs: true", "platforms[0].workflow_runs", "unknown key"),
+        ("type: agents_api", "type: agents_api, workflow_runs: true", "platforms[0].workflow_runs", "only Rebyte"),
         ("http://127.0.0.1:9101/v1", "127.0.0.1:9101", "platforms[0].base_url", "http:// or https://"),
         ("http://127.0.0.1:9101/v1", "http://u:p@h/v1", "platforms[0].base_url", "without user"),
         ("http://127.0.0.1:9101/v1", "http://h:99999/v1", "platforms[0].base_url", "http:// or https://"),
@@ -419,7 +419,9 @@ fn a_signing_secret_is_a_key_that_nobody_guesses() {
 #[test]
 fn a_line_feed_at_the_end_of_a_secret_is_dropped() {
     let loaded = with(SECRETS, r#"secrets: ["${S}"]"#).unwrap();
-    let platform::WebhookConfig::Standard { secrets, .. } = &loaded.config.platforms[0].webhook else { panic!() };
+    let Some(platform::WebhookConfig::Standard { secrets, .. }) = &loaded.config.platforms[0].intake.webhook else {
+        panic!()
+    };
     assert_eq!(secrets[0].expose_secret(), "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
     assert_eq!(api_key(&with("sk-case", "${KEY_LF}").unwrap()), "sk-case");
 }
@@ -474,7 +476,7 @@ fn text_from_outside_can_be_a_number_or_a_switch() {
     let loaded = with("concurrency: 64", "concurrency: \"${FIVE}\", lease: \"${FIVE}m\"").unwrap();
     assert_eq!((loaded.config.worker.concurrency, loaded.config.worker.lease), (5, Duration::from_secs(300)));
     let loaded = with(WEBHOOK, "insecure: \"${TRUE}\"").unwrap();
-    assert!(matches!(loaded.config.platforms[0].webhook, platform::WebhookConfig::Insecure));
+    assert!(matches!(loaded.config.platforms[0].intake.webhook, Some(platform::WebhookConfig::Insecure)));
     let found = lines(with("concurrency: 64", "concurrency: \"${E}\", grace_period: \"${N}\""));
     assert!(
         found.len() == 2 && found.iter().all(|line| !line.contains("1e10") && !line.contains("0123456")),

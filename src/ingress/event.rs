@@ -5,19 +5,18 @@ use std::collections::HashMap;
 use serde_json::value::RawValue;
 
 const ACTION_REQUIRED: &str = "agent.session.action_required";
-const FUNCTION_CALL: &str = "function_call";
 const MAX_SESSION_ID: usize = 256;
 
 /// A webhook's body that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The session may have pending calls.
+    /// The session may have pending calls, whatever action the event names: it names one, and there may be more.
     ActionRequired {
         session: String,
         /// Type of the required action that the event names; empty where it names none.
         kind: String,
     },
-    /// Not ours to work on: another event, or an action that only a human or an environment can take.
+    /// Another event.
     Ignored { kind: String },
 }
 
@@ -44,10 +43,7 @@ pub fn parse(body: &[u8]) -> Result<Event, Malformed> {
     let session = session.ok_or(Malformed::SessionId)?;
     let action = data.get("required_action").and_then(|raw| object(raw.get())).unwrap_or_default();
     let kind = action.get("type").and_then(|raw| string(raw)).unwrap_or_default();
-    match kind.as_str() {
-        "" | FUNCTION_CALL => Ok(Event::ActionRequired { session, kind }),
-        _ => Ok(Event::Ignored { kind }),
-    }
+    Ok(Event::ActionRequired { session, kind })
 }
 
 /// The members of a JSON object, each left as text: what one holds cannot spoil another.
@@ -60,7 +56,7 @@ fn string(raw: &RawValue) -> Option<String> {
 }
 
 /// An id becomes one segment of a path: dots alone would climb in it, and no platform has ids that long.
-fn is_session_id(id: &str) -> bool {
+pub(crate) fn is_session_id(id: &str) -> bool {
     id.len() <= MAX_SESSION_ID && !id.chars().any(char::is_control) && !id.chars().all(|c| c == '.')
 }
 
@@ -101,14 +97,18 @@ mod tests {
     }
 
     #[test]
-    fn other_events_and_other_actions_are_ignored() {
+    fn an_event_that_names_another_action_is_a_nudge_too() {
+        assert_eq!(
+            parse(br#"{"type":"agent.session.action_required","data":{"id":"s","required_action":{"type":"mcp_approval_request"}}}"#),
+            Ok(action_required("s", "mcp_approval_request"))
+        );
+    }
+
+    #[test]
+    fn other_events_are_ignored() {
         let ignored = |kind: &str| Ok(Event::Ignored { kind: kind.to_owned() });
         assert_eq!(parse(br#"{"type":"response.completed","data":{"id":"resp_123"}}"#), ignored("response.completed"));
         assert_eq!(parse(br#"{"type":"agent.session.idle"}"#), ignored("agent.session.idle"));
-        assert_eq!(
-            parse(br#"{"type":"agent.session.action_required","data":{"id":"s","required_action":{"type":"mcp_approval_request"}}}"#),
-            ignored("mcp_approval_request")
-        );
     }
 
     #[test]

@@ -19,6 +19,9 @@ fn all() -> Metrics {
     metrics.paused("f", true);
     metrics.submission("openai", "accepted");
     metrics.swept("openai", 2);
+    metrics.poll("openai", "found");
+    metrics.watched(4);
+    metrics.other_action("openai", "mcp_approval_request", "seen");
     metrics.config_reload("applied");
     metrics.handed_over("gpu");
     metrics.pool("gpu", 3, 0);
@@ -53,6 +56,8 @@ fn the_text_has_exactly_the_promised_names() {
             "actiond_handovers_total counter",
             "actiond_last_delivery_age_seconds gauge",
             "actiond_oldest_pending_seconds gauge",
+            "actiond_other_actions_total counter",
+            "actiond_polls_total counter",
             "actiond_pool_sessions gauge",
             "actiond_pool_workers gauge",
             "actiond_publish_seconds histogram",
@@ -62,6 +67,7 @@ fn the_text_has_exactly_the_promised_names() {
             "actiond_submissions_total counter",
             "actiond_swept_sessions_total counter",
             "actiond_unknown_function_total counter",
+            "actiond_watched_sessions gauge",
             "actiond_webhooks_total counter",
         ]
     );

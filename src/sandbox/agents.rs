@@ -10,7 +10,7 @@ use axum::{
 use serde_json::{Map, Value, json};
 
 use super::{
-    Sandbox, State as Everything,
+    Flavor, Sandbox, State as Everything,
     error::ApiError,
     json::Object,
     query::Query,
@@ -34,6 +34,7 @@ pub(super) async fn create(State(sandbox): State<Arc<Sandbox>>, body: Body) -> A
     }
     let mut agent = defaults();
     merge(&mut agent, &request)?;
+    sandbox.config.flavor.check(&agent)?;
     let metadata = metadata(&request["metadata"])?;
     let now = super::unix_millis() / 1000;
     let state = &mut *sandbox.state();
@@ -65,6 +66,7 @@ pub(super) async fn update(State(sandbox): State<Arc<Sandbox>>, Path(id): Path<S
     let found = find(state, &id)?;
     let mut agent = found.as_object().cloned().unwrap_or_default();
     merge(&mut agent, &request)?;
+    sandbox.config.flavor.check(&agent)?;
     agent.insert("updated_at".to_owned(), (super::unix_millis() / 1000).into());
     if let Some(metadata) = metadata {
         agent.insert("metadata".to_owned(), json!(metadata));
@@ -84,7 +86,7 @@ pub(super) async fn delete(State(sandbox): State<Arc<Sandbox>>, Path(id): Path<S
 }
 
 /// The agent of a new session: the saved one, with what the request's `agent` replaces.
-pub(super) fn resolve(state: &mut Everything, request: &Value) -> Result<Value, ApiError> {
+pub(super) fn resolve(state: &mut Everything, flavor: Flavor, request: &Value) -> Result<Value, ApiError> {
     let mut agent = match &request["agent_id"] {
         Value::String(id) => find(state, id)?.as_object().cloned().unwrap_or_default(),
         Value::Null if request["agent"].is_object() => defaults(),
@@ -92,6 +94,7 @@ pub(super) fn resolve(state: &mut Everything, request: &Value) -> Result<Value, 
     };
     if request["agent"].is_object() {
         merge(&mut agent, &request["agent"])?;
+        flavor.check(&agent)?;
     }
     for own in ["object", "created_at", "updated_at", "metadata"] {
         agent.remove(own);

@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context as _;
 use tokio::net::TcpListener;
 
-use super::{Config, EventType, Faults, Sandbox, Webhook, generate_secret};
+use super::{Config, EventType, Faults, Flavor, Sandbox, Webhook, generate_secret};
 
 /// Run a local Agents API with a scripted model: the input message says which functions to call
 #[derive(Clone, Debug, clap::Args)]
@@ -39,15 +39,18 @@ pub struct SandboxArgs {
     /// First pause before a failed webhook is sent again, in milliseconds; doubles up to one hour
     #[arg(long, value_name = "MS", default_value_t = 1000)]
     pub webhook_retry_ms: u64,
-    /// Refuse result submissions without Idempotency-Key
+    /// Which platform to behave like; sets the defaults of --require-idempotency-key and --accepted-status
+    #[arg(long, value_name = "FLAVOR", value_enum, default_value_t = Flavor::Openai)]
+    pub flavor: Flavor,
+    /// Refuse result submissions without Idempotency-Key [default: as the flavor]
     #[arg(long)]
     pub require_idempotency_key: bool,
     /// Most input events in one request
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub max_events: usize,
-    /// Status of an accepted submission
-    #[arg(long, value_name = "STATUS", default_value_t = 202, value_parser = clap::value_parser!(u16).range(200..300))]
-    pub accepted_status: u16,
+    /// Status of an accepted submission [default: as the flavor]
+    #[arg(long, value_name = "STATUS", value_parser = clap::value_parser!(u16).range(200..300))]
+    pub accepted_status: Option<u16>,
     /// Ids and chance follow from it; random without it
     #[arg(long)]
     pub seed: Option<u64>,
@@ -63,7 +66,9 @@ const SCRIPT_HELP: &str = r#"The input message of a session is the model's scrip
   call ping / call ping none / call ping "{}"        no arguments / field missing / a JSON string
   lookup_order raw "{\"a\":1}{"                      arguments pasted as they are, legal JSON or not
   await approval                                     an action that is no function call
+  program a {} then b {}                             calls of a program: one that fails or expires ends it, not the turn
   fail: out of credit                                the turn fails
+With --flavor rebyte, POST /v1/workflow-agents/ANY/runs {"input":"SCRIPT"} starts a workflow run.
 Any other text calls nothing and is echoed. The final answer repeats the outputs of the calls."#;
 
 /// Serves until `shutdown`.
@@ -94,13 +99,26 @@ fn config(args: SandboxArgs, secret: String) -> Config {
         faults: args.faults,
         seed: args.seed.unwrap_or_else(rand::random),
         max_events: args.max_events,
-        require_idempotency_key: args.require_idempotency_key,
-        accepted_status: args.accepted_status,
+        flavor: args.flavor,
+        require_idempotency_key: args.require_idempotency_key || args.flavor.requires_key(),
+        accepted_status: args.accepted_status.unwrap_or(args.flavor.accepted_status()),
     }
 }
 
 fn usage(args: &SandboxArgs, address: SocketAddr, secret: &str) -> String {
     let key = &args.api_key;
+    let rebyte = match args.flavor {
+        Flavor::Openai => String::new(),
+        Flavor::Rebyte => format!(
+            r#"start a workflow run:
+
+  curl http://{address}/v1/workflow-agents/wfa_1/runs \
+    -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \
+    -d '{{"input":"lookup_order {{\"order_id\":\"42\"}}"}}'
+
+"#
+        ),
+    };
     let webhook = match &args.webhook_url {
         Some(url) => format!("webhook    {url}\nsecret     {secret}\n"),
         None => "webhook    none (--webhook-url sends them)\n".to_owned(),
@@ -115,7 +133,7 @@ start a session that calls a function:
     -H 'Authorization: Bearer {key}' -H 'OpenAI-Beta: agents=v1' -H 'Content-Type: application/json' \
     -d '{{"agent":{{"model":"scripted"}},"input":"lookup_order {{\"order_id\":\"42\"}}"}}'
 
-see what became of it:
+{rebyte}see what became of it:
 
   curl http://{address}/sandbox/stats -H 'Authorization: Bearer {key}'
 

@@ -87,7 +87,8 @@ impl Session {
         let running = |turn: &Turn| turn.id == turn_id && turn.status == TurnStatus::InProgress;
         let Some(index) = self.turns.iter().position(running) else { return };
         match self.turns[index].rounds.pop_front() {
-            Some(Round::Act(steps)) => self.require(index, steps, cx),
+            Some(Round::Act(steps)) => self.require(index, steps, None, cx),
+            Some(Round::Nested(program, steps)) => self.require(index, steps, Some(program), cx),
             Some(Round::Fail(message)) => {
                 self.fail(index, "internal_error", message, cx);
             }
@@ -107,15 +108,28 @@ impl Session {
         }
     }
 
-    /// The time of a round is up: the turn fails, unless the session has moved on since `asked` actions stood there.
+    /// The time of a round is up: the turn fails, or only the program that asked, unless the session has moved on since
+    /// `asked` actions stood there.
     pub(super) fn expire(&mut self, asked: usize, cx: &mut Context<'_>) {
         if self.actions.len() == asked
             && self.pending().next().is_some()
             && let Some(index) = self.running_turn()
         {
+            let program = self.pending().find_map(|action| action.program);
             self.drop_pending();
-            self.fail(index, "request_timeout", "The calls were not answered in time".to_owned(), cx);
+            match program {
+                Some(program) if self.run.is_none() => {
+                    self.end_program(index, program);
+                    self.resume(index, cx);
+                }
+                _ => self.fail(index, "request_timeout", "The calls were not answered in time".to_owned(), cx),
+            }
         }
+    }
+
+    /// What a program would have asked for next is not asked for.
+    fn end_program(&mut self, turn: usize, program: u32) {
+        self.turns[turn].rounds.retain(|round| !matches!(round, Round::Nested(its, _) if *its == program));
     }
 
     fn drop_pending(&mut self) {
@@ -146,20 +160,34 @@ impl Session {
         let action = &mut self.actions[index];
         action.state = ActionState::Applied;
         let (turn_id, call_id) = (action.turn_id.clone(), action.id.clone());
+        let program = action.program;
+        let failure = action.result.as_ref().filter(|accepted| !accepted.result.success);
+        let failure = failure.map(|accepted| accepted.result.error.clone().unwrap_or_default());
         if let Some(Accepted { result, .. }) = &action.result {
             let result = result.clone();
             mark_call_item(&mut self.items, &turn_id, &call_id, if result.success { "completed" } else { "failed" });
             self.emit(|session, ids| wire::call_done_event(session, &turn_id, &call_id, ids), cx);
             self.add_item(turn_id.clone(), ItemKind::Output { call_id, result }, cx);
         }
-        if self.pending().next().is_some() {
-            return;
+        let Some(index) = self.running_turn() else { return };
+        match (failure, program) {
+            // A run is a program; nothing in a script catches a failure.
+            (Some(message), _) if self.run.is_some() => {
+                self.drop_pending();
+                return self.fail(index, "program_failed", message, cx);
+            }
+            (Some(_), Some(program)) => self.end_program(index, program),
+            _ => {}
         }
-        if let Some(index) = self.running_turn() {
-            self.turns[index].status = TurnStatus::InProgress;
-            self.set_status(Status::InProgress, cx);
-            self.go_on(turn_id, cx);
+        if self.pending().next().is_none() {
+            self.resume(index, cx);
         }
+    }
+
+    fn resume(&mut self, index: usize, cx: &mut Context<'_>) {
+        self.turns[index].status = TurnStatus::InProgress;
+        self.set_status(Status::InProgress, cx);
+        self.go_on(self.turns[index].id.clone(), cx);
     }
 
     fn start_next_turn(&mut self, cx: &mut Context<'_>) -> bool {
@@ -181,7 +209,7 @@ impl Session {
         }
     }
 
-    fn require(&mut self, turn: usize, steps: Vec<Step>, cx: &mut Context<'_>) {
+    fn require(&mut self, turn: usize, steps: Vec<Step>, program: Option<u32>, cx: &mut Context<'_>) {
         let turn_id = self.turns[turn].id.clone();
         for step in steps {
             let (id, kind) = match step {
@@ -196,7 +224,7 @@ impl Session {
                 self.add_item(turn_id.clone(), item, cx);
             }
             let (state, posts) = (ActionState::Pending, Posts::default());
-            self.actions.push(Action { turn_id: turn_id.clone(), id, kind, state, result: None, posts });
+            self.actions.push(Action { turn_id: turn_id.clone(), id, kind, program, state, result: None, posts });
         }
         self.turns[turn].status = TurnStatus::Waiting;
         cx.effects.push(Effect::Wait { asked: self.actions.len() });

@@ -23,6 +23,7 @@ use super::{
     json::Object,
     model::Effect,
     query::Query,
+    runs,
     session::{Item, Session},
     stats,
     submission::Submission,
@@ -45,6 +46,7 @@ pub(super) fn router(sandbox: &Arc<Sandbox>) -> Router {
         .route("/agents/sessions/{session}/turns/{turn}", get(turn))
         .route("/agents/sessions/{session}/turns/{turn}/items", get(turn_items))
         .route("/agents/sessions/{session}/items", get(items))
+        .merge(runs::router(sandbox.config.flavor))
         .fallback(unknown_path)
         .layer(middleware::from_fn_with_state(sandbox.clone(), gate));
     let switches = Router::new()
@@ -62,10 +64,11 @@ async fn gate(State(sandbox): State<Arc<Sandbox>>, request: Request, next: Next)
         (state.faults.answer_delay_ms, refuse, state.ids.next("req"))
     };
     tokio::time::sleep(Duration::from_millis(delay)).await;
+    let is_run = request.uri().path().contains("/workflow-agents/");
     let beta = request.headers().get("openai-beta").and_then(|value| value.to_str().ok());
     let mut response = if refuse || !has_key(&sandbox, request.headers()) {
         ApiError::unauthorized().into_response()
-    } else if !beta.is_some_and(|beta| beta.split(',').any(|beta| beta.trim() == "agents=v1")) {
+    } else if !is_run && !beta.is_some_and(|beta| beta.split(',').any(|beta| beta.trim() == "agents=v1")) {
         let message = "This API needs the header OpenAI-Beta: agents=v1";
         ApiError::new(StatusCode::BAD_REQUEST, "invalid_beta", message).into_response()
     } else {
@@ -102,7 +105,7 @@ async fn create(State(sandbox): State<Arc<Sandbox>>, body: Body) -> Answer {
     let environment = environment(&request["environment"])?;
     let metadata = metadata(&request["metadata"])?;
     let state = &mut *sandbox.state();
-    let agent = agents::resolve(state, &request)?;
+    let agent = agents::resolve(state, sandbox.config.flavor, &request)?;
     let id: Arc<str> = state.ids.next("sess").into();
     let now = super::unix_millis() / 1000;
     let session = Session::new(id.clone(), now, metadata, agent, environment);
@@ -125,13 +128,27 @@ async fn create(State(sandbox): State<Arc<Sandbox>>, body: Body) -> Answer {
 
 async fn retrieve(State(sandbox): State<Arc<Sandbox>>, Path(id): Path<String>) -> Answer {
     let state = &mut *sandbox.state();
+    read_by_get(&sandbox, state, &id, false, wire::session)
+}
+
+/// One read of a session or of a run, with the faults that strike it.
+pub(super) fn read_by_get(
+    sandbox: &Arc<Sandbox>,
+    state: &mut super::State,
+    id: &str,
+    is_run: bool,
+    show: impl FnOnce(&Session) -> String,
+) -> Answer {
+    let is_there = state.sessions.get(id).is_some_and(|session| session.run.is_some() == is_run);
     let answer = if state.faults.retrieve_500.hits(&mut state.random) {
         Err(ApiError::internal())
     } else if state.faults.retrieve_429.hits(&mut state.random) {
         Err(ApiError::rate_limited(state.faults.retry_after))
+    } else if !is_there {
+        Err(ApiError::not_found(if is_run { "run" } else { "session" }, id))
     } else {
-        sandbox.change(state, &id, |session, cx| {
-            let answer = wire::session(session);
+        sandbox.change(state, id, |session, cx| {
+            let answer = show(session);
             session.read(cx);
             answer
         })
@@ -155,14 +172,19 @@ async fn update(State(sandbox): State<Arc<Sandbox>>, Path(id): Path<String>, bod
 }
 
 async fn delete(State(sandbox): State<Arc<Sandbox>>, Path(id): Path<String>) -> Answer {
+    remove(&sandbox, &id, "agent.session.deleted")
+}
+
+/// A session that is over goes.
+pub(super) fn remove(sandbox: &Sandbox, id: &str, object: &str) -> Answer {
     let state = &mut *sandbox.state();
-    let session = state.sessions.get(id.as_str()).ok_or_else(|| ApiError::not_found("session", &id))?;
+    let session = state.sessions.get(id).ok_or_else(|| ApiError::not_found("session", id))?;
     if session.running_turn().is_some() {
-        return Err(ApiError::conflict("The session has a running turn: cancel it first"));
+        return Err(ApiError::conflict("It is still running: cancel it first"));
     }
-    state.sessions.remove(id.as_str());
+    state.sessions.remove(id);
     state.order.retain(|other| **other != *id);
-    let answer = Object::new().text("id", &id).raw("deleted", "true").text("object", "agent.session.deleted").end();
+    let answer = Object::new().text("id", id).raw("deleted", "true").text("object", object).end();
     sandbox.record(&mut state.counters, &id.into(), What::Deleted);
     Ok(json(StatusCode::OK, answer))
 }
@@ -172,10 +194,11 @@ async fn list(State(sandbox): State<Arc<Sandbox>>, uri: Uri) -> Answer {
     let mut state = sandbox.state();
     state.counters.listed += 1;
     let sessions = state.order.iter().filter_map(|id| state.sessions.get(id)).filter(|session| {
-        query.pairs.iter().all(|(name, value)| match name.strip_prefix("metadata[") {
-            Some(key) => session.metadata.get(key.trim_end_matches(']')) == Some(value),
-            None => name != "agent_id" || session.agent["id"] == value.as_str(),
-        })
+        session.run.is_none()
+            && query.pairs.iter().all(|(name, value)| match name.strip_prefix("metadata[") {
+                Some(key) => session.metadata.get(key.trim_end_matches(']')) == Some(value),
+                None => name != "agent_id" || session.agent["id"] == value.as_str(),
+            })
     });
     let page = query.page(sessions, |session| session.id.to_string(), wire::session)?;
     Ok(json(StatusCode::OK, page))
@@ -215,6 +238,7 @@ fn list_items(sandbox: &Sandbox, id: &str, uri: &Uri, wanted: impl Fn(&Item) -> 
 async fn submit(State(sandbox): State<Arc<Sandbox>>, Path(id): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let body = read(body).await?;
     let inputs = input::parse(&body, sandbox.config.max_events)?;
+    inputs.iter().try_for_each(|input| sandbox.config.flavor.check_images(input))?;
     let key = match headers.get("idempotency-key").map(HeaderValue::to_str) {
         None if sandbox.config.require_idempotency_key => {
             return Err(ApiError::invalid("Idempotency-Key: this platform requires it"));
@@ -225,7 +249,7 @@ async fn submit(State(sandbox): State<Arc<Sandbox>>, Path(id): Path<String>, hea
     };
     let submission = Submission { inputs, key, body };
     let state = &mut *sandbox.state();
-    if !state.sessions.contains_key(id.as_str()) {
+    if state.sessions.get(id.as_str()).is_none_or(|session| session.run.is_some()) {
         return Err(ApiError::not_found("session", &id));
     }
     let has_calls = submission.calls().next().is_some();

@@ -10,6 +10,8 @@
 //! call lookup_order "{\"order_id\":\"42\"}"        arguments as a JSON string
 //! lookup_order raw "{\"a\":1}{"                    the string's content is pasted into answers as it is, legal JSON or not
 //! await approval                                   an MCP approval request; also `browser`, `environment` or any other type
+//! program a {} then b {} & c {}                    a program of the model's makes the calls, to the end of the line: a call that
+//!                                                  fails or expires ends the program, not the turn
 //! fail: out of credit                              the turn and the session fail
 //! ```
 //!
@@ -32,6 +34,8 @@ pub struct Script {
 pub enum Round {
     /// Never empty: all of these are pending at once.
     Act(Vec<Step>),
+    /// The same, asked for by a program that the model wrote; the number tells the programs of a script apart.
+    Nested(u32, Vec<Step>),
     Fail(String),
 }
 
@@ -52,19 +56,28 @@ impl Script {
     /// Never fails: what is no script is prose.
     pub fn parse(text: &str) -> Self {
         let mut script = Self::default();
-        let mut rest = text;
+        let (mut rest, mut programs, mut within) = (text, 0, false);
         loop {
             rest = rest.trim_start_matches([' ', '\t', '\r', '\n', ';']);
             if rest.is_empty() {
                 return script;
             }
+            if let Some(after) = keyword(rest, "program").filter(|after| round(after).is_ok()) {
+                (rest, programs, within) = (after, programs + 1, true);
+            }
             match round(rest) {
-                Ok((round, after)) => {
-                    script.rounds.push_back(round);
+                Ok((next, after)) => {
+                    script.rounds.push_back(match next {
+                        Round::Act(steps) if within => Round::Nested(programs, steps),
+                        next => next,
+                    });
+                    // What follows `then` begins with white space.
+                    within = within && after.starts_with([' ', '\t']);
                     rest = after;
                 }
                 Err(problem) => {
                     script.problem = script.problem.or(problem);
+                    within = false;
                     rest = rest.split_once('\n').map_or("", |(_, after)| after);
                 }
             }
@@ -234,6 +247,14 @@ mod tests {
         let wait = |kind: &str| Round::Act(vec![Step::Wait { kind: kind.to_owned() }]);
         assert_eq!(rounds("await approval\nawait tomorrow"), vec![wait("mcp_approval_request"), wait("tomorrow")]);
         assert_eq!(rounds("fail: out of credit"), vec![Round::Fail("out of credit".to_owned())]);
+    }
+
+    #[test]
+    fn a_program_goes_to_the_end_of_its_line() {
+        let nested = |program, name| Round::Nested(program, vec![call(name, "{}")]);
+        let expected = vec![nested(1, "a"), nested(1, "b"), Round::Act(vec![call("c", "{}")]), nested(2, "d")];
+        assert_eq!(rounds("program a {} then b {}\nc {}; program d {}"), expected);
+        assert!(Script::parse("program notes").rounds.is_empty());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::broadcast;
 
-use super::script::Round;
+use super::{script::Round, wire};
 
 /// One conversation, as a test sees it: `Sandbox::session` hands out a copy.
 #[derive(Clone, Debug)]
@@ -33,6 +33,17 @@ pub struct Session {
     /// What each Idempotency-Key was used for: the digest of the body.
     pub(super) keys: HashMap<String, [u8; 32]>,
     pub(super) stream: Option<broadcast::Sender<Arc<str>>>,
+    /// What it is beside a session, where it is a workflow run.
+    pub run: Option<RunOf>,
+}
+
+/// The workflow agent's run that a session stands for.
+#[derive(Clone, Debug)]
+pub struct RunOf {
+    pub agent_id: String,
+    pub input: Value,
+    /// Until when the present wait lasts, Unix milliseconds; `None` outside of a wait.
+    pub expires_at: Option<i64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +90,8 @@ pub struct Action {
     /// `call_id` of a function call, `request_id` or `environment_id` of another action.
     pub id: String,
     pub kind: ActionKind,
+    /// The program that asked for it, if the model did not ask itself.
+    pub program: Option<u32>,
     pub state: ActionState,
     /// The first accepted result.
     pub result: Option<Accepted>,
@@ -97,7 +110,7 @@ pub enum ActionState {
     /// Accepted, and still listed as required for so many reads.
     Lingering(u32),
     Applied,
-    /// Its turn was cancelled.
+    /// Its turn was cancelled, or its time was up.
     Dropped,
 }
 
@@ -125,7 +138,7 @@ pub struct Accepted {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallResult {
     pub success: bool,
-    /// A string, an array of content parts, or null.
+    /// A string, an array of content parts, or null; any JSON in a workflow run.
     pub output: Value,
     pub error: Option<String>,
 }
@@ -181,12 +194,20 @@ impl Session {
             environment,
             keys: HashMap::new(),
             stream: None,
+            run: None,
         }
     }
 
     /// What stands in required_actions.
     pub(super) fn pending(&self) -> impl Iterator<Item = &Action> {
         self.actions.iter().filter(|a| matches!(a.state, ActionState::Pending | ActionState::Lingering(_)))
+    }
+
+    /// Types of what stands in required_actions, in alphabetical order.
+    pub fn pending_kinds(&self) -> Vec<String> {
+        let mut kinds: Vec<_> = self.pending().map(|action| wire::action_type(&action.kind).to_owned()).collect();
+        kinds.sort();
+        kinds
     }
 
     /// The text of the last message the model wrote.

@@ -79,6 +79,9 @@ impl Session {
                 Input::ToolResult { turn_id, call_id, result } => {
                     let index = self.find_call(turn_id, call_id).ok_or_else(|| ApiError::unknown_call(call_id))?;
                     let action = &self.actions[index];
+                    if action.program.is_some() && submission.inputs.len() > 1 {
+                        return Err(ApiError::invalid("events: a program's call is answered alone in its request"));
+                    }
                     let same = action.result.as_ref().is_some_and(|accepted| accepted.result == *result);
                     match action.state {
                         ActionState::Pending => {}
@@ -128,7 +131,7 @@ impl Session {
         }
     }
 
-    fn count(
+    pub(super) fn count(
         &mut self,
         submission: &Submission,
         status: StatusCode,

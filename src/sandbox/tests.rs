@@ -198,3 +198,132 @@ async fn the_server_ends_although_a_stream_is_open() {
     stream.text().await.unwrap();
     server.ended.await.unwrap().unwrap();
 }
+
+/// What a run answers a result with.
+async fn post_result(server: &Server, run: &str, body: &str) -> u16 {
+    code(server.post(&format!("/v1/workflow-agents/runs/{run}/tool-results"), body.to_owned())).await.0
+}
+
+async fn start_run(server: &Server, script: &str) -> Value {
+    let body = json!({ "input": script }).to_string();
+    let answer = server.client.post(format!("{}/v1/workflow-agents/wfa_1/runs", server.base)).body(body);
+    let answer = answer.bearer_auth("sk-sandbox").send().await.unwrap();
+    assert_eq!(answer.status(), 201, "no beta header is needed");
+    serde_json::from_str(&answer.text().await.unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn a_run_takes_a_result_twice_while_it_is_open_and_no_other() {
+    let server = Server::start(Config::of(Flavor::Rebyte)).await;
+    let before = unix_millis();
+    let run = start_run(&server, r#"f#c1 {"a":1} then f#c2 {}"#).await;
+    let id = run["id"].as_str().unwrap();
+    assert_eq!(run["status"], "requires_action");
+    let wanted = json!([{ "type": "function_call", "call_id": "c1", "name": "f", "arguments": { "a": 1 } }]);
+    assert_eq!(run["required_actions"], wanted);
+    let waits = run["expires_at"].as_i64().unwrap() - before;
+    assert!((86_400_000..86_410_000).contains(&waits), "{waits}");
+
+    let first = r#"{"call_id":"c1","success":true,"output":{"n":1}}"#;
+    assert_eq!(post_result(&server, id, r#"{"call_id":"c9","success":true,"output":1}"#).await, 409);
+    for wrong in [r#"{"call_id":"c1","success":true}"#, r#"{"call_id":"c1","success":false,"output":1}"#, "[]"] {
+        assert_eq!(post_result(&server, id, wrong).await, 400, "{wrong}");
+    }
+    assert_eq!(post_result(&server, id, first).await, 200);
+    assert_eq!(post_result(&server, id, first).await, 200);
+    assert_eq!(post_result(&server, id, r#"{"call_id":"c1","success":true,"output":{"n":2}}"#).await, 409);
+    assert_eq!(post_result(&server, id, r#"{"call_id":"c2","success":true,"output":null}"#).await, 200);
+    let ended = server.get(&format!("/v1/workflow-agents/runs/{id}")).send().await.unwrap();
+    let ended: Value = serde_json::from_str(&ended.text().await.unwrap()).unwrap();
+    assert_eq!((&ended["status"], &ended["expires_at"]), (&json!("completed"), &Value::Null));
+    assert_eq!(post_result(&server, id, first).await, 409, "it is closed");
+}
+
+#[tokio::test]
+async fn a_run_ends_by_a_failure_by_cancelling_and_by_its_time() {
+    let faults = Faults { expire_ms: 50, ..Faults::default() };
+    let server = Server::start(Config { faults, ..Config::of(Flavor::Rebyte) }).await;
+    let late = start_run(&server, "f#c1 {}").await;
+    let late = server.sandbox.settled(late["id"].as_str().unwrap()).await.unwrap();
+    assert_eq!((late.status, late.turns[0].error.as_ref().unwrap().code), (Status::Failed, "request_timeout"));
+    server.sandbox.set_faults(Faults::default());
+    let failed = start_run(&server, "f#c1 {} & g {} then h {}").await;
+    let id = failed["id"].as_str().unwrap();
+    assert_eq!(post_result(&server, id, r#"{"call_id":"c1","success":false,"error":"no stock"}"#).await, 200);
+    let failed = server.sandbox.session(id).unwrap();
+    assert_eq!(
+        (failed.status, failed.error.as_deref(), failed.pending().count()),
+        (Status::Failed, Some("no stock"), 0)
+    );
+    let run = start_run(&server, "f#c1 {}").await;
+    let path = format!("/v1/workflow-agents/runs/{}", run["id"].as_str().unwrap());
+    let delete = || {
+        server.get(&path).build().map(|mut request| {
+            *request.method_mut() = reqwest::Method::DELETE;
+            server.client.execute(request)
+        })
+    };
+    assert_eq!(delete().unwrap().await.unwrap().status(), 409);
+    assert_eq!(code(server.post(&format!("{path}/cancel"), "{}")).await.0, 200);
+    assert_eq!(
+        post_result(&server, run["id"].as_str().unwrap(), r#"{"call_id":"c1","success":false,"error":"e"}"#).await,
+        409
+    );
+    assert_eq!(delete().unwrap().await.unwrap().status(), 200);
+    let listed = server.get("/v1/workflow-agents/runs").send().await.unwrap().text().await.unwrap();
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(listed["data"].as_array().unwrap().len(), 2);
+    assert_eq!(listed["data"][0]["id"], id, "the newest first");
+}
+
+#[tokio::test]
+async fn each_flavor_has_its_rules() {
+    let openai = Server::start(Config::default()).await;
+    assert_eq!(code(openai.get("/v1/workflow-agents/runs")).await.0, 404);
+    let rebyte = Server::start(Config::of(Flavor::Rebyte)).await;
+    assert_eq!(code(rebyte.get("/v1/workflow-agents/runs")).await.0, 200);
+    let agent = |name: &str| {
+        json!({"model": "scripted", "tools": [{"type": "function", "name": name, "parameters": {}}]}).to_string()
+    };
+    for (name, openai_takes, rebyte_takes) in [("f", 200, 200), ("run_code", 200, 400), ("rebyte_f", 200, 400)] {
+        assert_eq!(code(openai.post("/v1/agents", agent(name))).await.0, openai_takes, "{name}");
+        assert_eq!(code(rebyte.post("/v1/agents", agent(name))).await.0, rebyte_takes, "{name}");
+    }
+    for (server, accepted, large) in [(&openai, 202, 202), (&rebyte, 204, 400)] {
+        let id = server.session("f#c1 {} & f#c2 {}").await;
+        let turn = server.sandbox.session(&id).unwrap().turns[0].id.clone();
+        let post = |call: &str, output: Value| {
+            let event = json!({"type": "agent.session.input.tool_result", "turn_id": turn, "call_id": call, "success": true, "output": output});
+            server.post(&format!("/v1/agents/sessions/{id}/events"), json!({"events": [event]}).to_string())
+        };
+        let image = format!("data:image/png;base64,{}", "A".repeat(1_000_000));
+        let image = json!([{"type": "input_image", "image_url": image}]);
+        assert_eq!(code(post("c1", image).header("idempotency-key", "k1")).await.0, large);
+        assert_eq!(code(post("c2", "x".into())).await.0, if accepted == 204 { 400 } else { accepted });
+        if accepted == 204 {
+            assert_eq!(code(post("c2", "x".into()).header("idempotency-key", "k2")).await.0, 204);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_program_s_call_is_answered_alone_and_its_failure_ends_the_program_only() {
+    let server = Server::start(Config::of(Flavor::Rebyte)).await;
+    let id = server.session("program f#c1 {} & f#c2 {} then g {}\nh#c3 {}").await;
+    let turn = server.sandbox.session(&id).unwrap().turns[0].id.clone();
+    let event = |call: &str, success: bool| {
+        let mut event =
+            json!({"type": "agent.session.input.tool_result", "turn_id": turn, "call_id": call, "success": success});
+        event[if success { "output" } else { "error" }] = "x".into();
+        event
+    };
+    let post = |key: &str, events: Vec<Value>| {
+        let request = server.post(&format!("/v1/agents/sessions/{id}/events"), json!({"events": events}).to_string());
+        request.header("idempotency-key", key)
+    };
+    assert_eq!(code(post("k0", vec![event("c1", true), event("c2", true)])).await.0, 400);
+    assert_eq!(code(post("k1", vec![event("c1", false)])).await.0, 204);
+    assert_eq!(code(post("k2", vec![event("c2", true)])).await.0, 204);
+    let pending: Vec<_> = server.sandbox.session(&id).unwrap().pending().map(|call| call.id.clone()).collect();
+    assert_eq!(pending, ["c3"], "g was not asked for");
+}

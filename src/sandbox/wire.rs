@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{
     json::{Object, array, quoted},
     model::Ids,
-    session::{Accepted, Action, ActionKind, Item, ItemKind, Session, Status, Turn, TurnStatus},
+    session::{Accepted, Action, ActionKind, ActionState, Item, ItemKind, Session, Status, Turn, TurnStatus},
 };
 
 /// A page of a list.
@@ -44,7 +44,7 @@ pub(super) fn session(session: &Session) -> String {
         .end()
 }
 
-fn required_action(action: &Action) -> String {
+pub(super) fn required_action(action: &Action) -> String {
     let object = Object::new().text("type", action_type(&action.kind));
     match &action.kind {
         ActionKind::FunctionCall { name, arguments } => {
@@ -125,6 +125,7 @@ pub(super) fn answer_line(action: &Action) -> String {
         ActionKind::Other { kind } => kind,
     };
     match &action.result {
+        None if action.state == ActionState::Dropped => format!("{name}: not answered in time"),
         None => format!("{name}: done"),
         Some(Accepted { result, .. }) if !result.success => {
             format!("{name} failed: {}", result.error.as_deref().unwrap_or("no reason given"))
@@ -142,7 +143,8 @@ fn output_as_text(output: &Value) -> String {
     match output {
         Value::String(text) => text.clone(),
         Value::Array(parts) => parts.iter().map(part).collect::<Vec<_>>().join(" "),
-        _ => String::new(),
+        Value::Null => String::new(),
+        other => other.to_string(),
     }
 }
 

@@ -3,8 +3,8 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use super::{
-    Approvals, Arrival, Arrived, Claim, ClaimRequest, Completion, Due, Mark, Note, Pause, Pruned, Result, Step, Store,
-    Taken, Unfinished, group::Group,
+    Actions, Approvals, Arrival, Arrived, Claim, ClaimRequest, Completion, Due, Mark, Note, Pause, Pruned, Result,
+    Step, Store, Taken, Unfinished, group::Group,
 };
 use crate::session::{CallKey, SessionKey};
 
@@ -129,6 +129,11 @@ impl Ledger {
 
     /// Approvals, each question by itself: a person's pace needs no groups.
     pub fn approvals(&self) -> &dyn Approvals {
+        &*self.store
+    }
+
+    /// Actions that are no function calls, each question by itself: there are few.
+    pub fn actions(&self) -> &dyn Actions {
         &*self.store
     }
 

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::session::{CallKey, SessionKey};
 
+mod actions;
 mod approvals;
 mod lane;
 mod operator;

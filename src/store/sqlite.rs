@@ -1,5 +1,6 @@
 //! The ledger in SQLite.
 
+mod actions;
 mod approvals;
 mod batches;
 mod database;

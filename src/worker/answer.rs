@@ -75,7 +75,7 @@ pub(super) async fn answer(
         key: call.key.clone(),
         function: call.name.clone(),
         lease: worker.config.lease,
-        deadline: account.call_deadline,
+        deadline: account.deadline(session),
         if_interrupted: function.as_ref().map_or(IfInterrupted::Rerun, |f| f.if_interrupted),
         takeover: redelivered,
         origin: Origin { by: worker.name.clone(), event: action.event.clone(), accepted_at: action.accepted_at },
@@ -83,6 +83,8 @@ pub(super) async fn answer(
     let claim = worker.ledger.claim(request).await?;
     let started = Instant::now();
     let finished = match claim {
+        // The platform lists it to the last moment.
+        Claim::Run(lease) if lease.deadline.is_zero() => expired(lease),
         Claim::Run(lease) => match function {
             Some(function) => {
                 let asked = Asked { account, session, call: &call, action, result_url };
@@ -94,9 +96,7 @@ pub(super) async fn answer(
             worker.metrics.call(&account.name, &call.name, "interrupted");
             Ran::Finished(lease, ToolResult::Error(INTERRUPTED.to_owned()), Some("interrupted".to_owned()))
         }
-        Claim::Expired(lease) => {
-            Ran::Finished(lease, ToolResult::Error(EXPIRED.to_owned()), Some("deadline passed".to_owned()))
-        }
+        Claim::Expired(lease) => expired(lease),
         Claim::Denied(lease) => {
             worker.metrics.approval(&call.name, "denied");
             let (sentence, detail) = approve::denied(worker, &lease).await;
@@ -153,7 +153,7 @@ async fn still_pending(account: &Account, key: &CallKey) -> bool {
     match account.platform.retrieve(&key.session).await {
         Ok(session) => session.required_actions.iter().any(|action| match action {
             RequiredAction::FunctionCall(call) => call.key == *key,
-            RequiredAction::Other { .. } => false,
+            RequiredAction::Other(_) => false,
         }),
         Err(platform::Error::Gone) => false,
         Err(_) => true,
@@ -172,6 +172,10 @@ enum Ran {
     Again(Duration),
     /// The platform no longer waits for it.
     Gone(Lease),
+}
+
+fn expired(lease: Lease) -> Ran {
+    Ran::Finished(lease, ToolResult::Error(EXPIRED.to_owned()), Some("deadline passed".to_owned()))
 }
 
 /// A call, and what is known around it.
@@ -264,9 +268,7 @@ async fn run(worker: &Worker, function: &Arc<Function>, asked: Asked<'_>, lease:
             drop(_entered);
             wait(worker, function, lease, took).await
         }
-        Held::Expired => {
-            Ran::Finished(lease, ToolResult::Error(EXPIRED.to_owned()), Some("deadline passed".to_owned()))
-        }
+        Held::Expired => expired(lease),
         Held::Lost => {
             tracing::warn!("the claim was lost while the handler ran: it was stopped");
             Ran::Again(worker.config.lease)

@@ -5,13 +5,14 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 
 use tracing::Instrument;
 
 use super::{
     Account, Worker,
     answer::{Answer, answer},
+    others,
     pools::{MISPLACED, REFUSED, hand_back, hand_over},
     submit::{Posted, Reply, close_leftover},
 };
@@ -253,13 +254,18 @@ impl Look<'_> {
         ours
     }
 
-    /// Answers calls at once, each by itself; what was posted must be confirmed.
+    /// Answers calls at once, each by itself, and tells of what else the session waits for; what was posted must be confirmed.
     async fn answer(&mut self, session: &Session, calls: Vec<FunctionCall>) -> store::Result<Vec<Posted>> {
         let calls = self.ours(calls).await;
         let (worker, account, action, redelivered) = (self.worker, self.account, self.action, self.redelivered);
         let answers = calls.into_iter().map(|call| answer(worker, account, session, call, action, redelivered));
+        let (answers, told) = tokio::join!(join_all(answers), others::tell(worker, account, session));
+        if !told? {
+            self.away = true;
+            self.again(self.backoff(None));
+        }
         let mut posted = Vec::new();
-        for answer in futures_util::future::join_all(answers).await {
+        for answer in answers {
             match answer? {
                 Answer::Posted(post) => posted.push(post),
                 Answer::Again(after) => self.again(after),
@@ -280,7 +286,7 @@ fn function_calls(session: Option<&Session>) -> HashMap<CallKey, FunctionCall> {
         .flat_map(|session| &session.required_actions)
         .filter_map(|action| match action {
             RequiredAction::FunctionCall(call) => Some((call.key.clone(), call.clone())),
-            RequiredAction::Other { .. } => None,
+            RequiredAction::Other(_) => None,
         })
         .collect()
 }

@@ -1,20 +1,21 @@
-//! Finds what nobody will come back to: sessions whose webhook never came, and calls that were left behind.
+//! Finds what nobody will come back to: sessions whose webhook never came, and calls that were left behind. Where polls are
+//! the intake, sweeps come often and are how sessions are learned of.
 //!
 //! A sweep is due like a session: its row in the store has the platform's name and no session, so that workers share it
 //! without a leader.
 
 use std::{
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    sync::{Arc, PoisonError},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use futures_util::future::try_join_all;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{Account, Worker};
+use super::{Account, Worker, polls};
 use crate::{
-    platform::{self, Listed},
+    platform::{self, Listed, Poll},
     session::{ActionRequired, SessionKey},
     store::{self, Due, Taken},
 };
@@ -47,16 +48,22 @@ pub(super) fn is_sweep(due: &Due) -> bool {
 
 /// Makes sure that every platform has a sweep to come.
 pub(super) async fn plan(worker: &Worker) -> store::Result<()> {
-    if !worker.sweep.enabled {
-        return Ok(());
-    }
-    let first = worker.sweep.every.min(FIRST).mul_f64(rand::random_range(0.5..1.0));
-    try_join_all(worker.accounts.keys().map(|platform| worker.ledger.postpone(next(platform, first)))).await?;
+    let swept = worker.accounts.values().filter(|account| is_swept(worker, account));
+    let first = |account: &Account| {
+        let every = account.poll.map_or(worker.sweep.every, |poll| poll.every);
+        next(&account.name, every.min(FIRST).mul_f64(rand::random_range(0.5..1.0)), 0)
+    };
+    try_join_all(swept.map(|account| worker.ledger.postpone(first(account)))).await?;
     Ok(())
 }
 
-fn next(platform: &Arc<str>, after: Duration) -> Due {
-    Due { session: SessionKey::new(platform.clone(), ""), after, tries: 0, accepted_at: 0, traceparent: None }
+fn is_swept(worker: &Worker, account: &Account) -> bool {
+    worker.sweep.enabled || account.poll.is_some()
+}
+
+/// `idle`: how many polls in a row found nothing.
+fn next(platform: &Arc<str>, after: Duration, idle: u32) -> Due {
+    Due { session: SessionKey::new(platform.clone(), ""), after, tries: idle, accepted_at: 0, traceparent: None }
 }
 
 /// Plans the next sweep of a platform and runs this one beside the caller, unless the last one still runs here.
@@ -66,11 +73,17 @@ pub(super) async fn start(
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) -> store::Result<()> {
-    let Some(account) = worker.accounts.get(&taken.due.session.platform).filter(|_| worker.sweep.enabled) else {
+    let account = worker.accounts.get(&taken.due.session.platform).filter(|account| is_swept(worker, account));
+    let Some(account) = account else {
         return worker.ledger.forget(&[taken]).await;
     };
-    let after = worker.sweep.every.mul_f64(rand::random_range(0.9..1.1));
-    worker.ledger.postpone(next(&account.name, after)).await?;
+    let idle = taken.due.tries;
+    // A poll that finds something brings the next one forward.
+    let (after, idle) = match account.poll {
+        Some(poll) => (polls::pause(poll, idle), idle.saturating_add(1)),
+        None => (worker.sweep.every.mul_f64(rand::random_range(0.9..1.1)), 0),
+    };
+    worker.ledger.postpone(next(&account.name, after, idle)).await?;
     if let Ok(alone) = account.sweeping.clone().try_lock_owned() {
         let (worker, account, stop) = (worker.clone(), account.clone(), stop.clone());
         tasks.spawn(async move {
@@ -86,27 +99,74 @@ pub(super) async fn start(
 struct Found {
     pages: usize,
     listed: usize,
+    /// Sessions that were woken.
     waiting: u64,
+    /// Those among them that no poll had woken before.
+    fresh: u64,
+    /// Sessions that run, and so may wait soon.
+    running: usize,
 }
 
 async fn sweep(worker: &Worker, account: &Account) {
-    match take_up(worker, account).await {
-        Ok(0) => {}
-        Ok(sessions) => {
-            tracing::warn!(platform = %account.name, sessions, "looking again at calls that were left behind")
+    if account.poll.is_none() || is_time_to_take_up(worker, account) {
+        match take_up(worker, account).await {
+            Ok(0) => {}
+            Ok(sessions) => {
+                tracing::warn!(platform = %account.name, sessions, "looking again at calls that were left behind")
+            }
+            Err(error) => {
+                tracing::warn!(platform = %account.name, %error, "cannot look for calls that were left behind")
+            }
         }
-        Err(error) => tracing::warn!(platform = %account.name, %error, "cannot look for calls that were left behind"),
     }
     let mut found = Found::default();
     let ended = browse(worker, account, &mut found).await;
+    match account.poll {
+        Some(poll) => polled(worker, account, poll, &found, ended).await,
+        None => swept(worker, account, &found, ended),
+    }
+}
+
+/// Polls come too often to look for that each time.
+fn is_time_to_take_up(worker: &Worker, account: &Account) -> bool {
+    let mut last = account.taken_up.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_time = worker.sweep.enabled && last.is_none_or(|last| last.elapsed() >= worker.sweep.every);
+    if is_time {
+        *last = Some(Instant::now());
+    }
+    is_time
+}
+
+fn swept(worker: &Worker, account: &Account, found: &Found, ended: Result<(), String>) {
     worker.metrics.swept(&account.name, found.waiting);
-    let Found { pages, listed, waiting } = found;
+    let Found { pages, listed, waiting, .. } = found;
     match ended {
-        Ok(()) if waiting > 0 => {
+        Ok(()) if *waiting > 0 => {
             tracing::warn!(platform = %account.name, pages, listed, waiting, "a sweep found waiting sessions: do webhooks arrive?");
         }
         Ok(()) => tracing::debug!(platform = %account.name, pages, listed, "a sweep found nothing"),
         Err(reason) => tracing::warn!(platform = %account.name, pages, listed, waiting, reason, "a sweep broke off"),
+    }
+}
+
+/// While anything runs or has begun to wait, the next poll is not put off.
+async fn polled(worker: &Worker, account: &Account, poll: Poll, found: &Found, ended: Result<(), String>) {
+    let Found { pages, listed, waiting, .. } = found;
+    let outcome = match ended {
+        Ok(()) if *waiting > 0 => "found",
+        Ok(()) => "nothing",
+        Err(reason) => {
+            tracing::warn!(platform = %account.name, pages, listed, waiting, reason, "a poll broke off");
+            "failed"
+        }
+    };
+    worker.metrics.poll(&account.name, outcome);
+    tracing::debug!(platform = %account.name, pages, listed, waiting, "polled");
+    if outcome != "failed" && found.fresh + found.running as u64 > 0 {
+        let soon = worker.ledger.postpone(next(&account.name, poll.every, 0)).await;
+        if let Err(error) = soon {
+            tracing::warn!(platform = %account.name, %error, "cannot bring the next poll forward");
+        }
     }
 }
 
@@ -139,7 +199,8 @@ async fn browse(worker: &Worker, account: &Account, found: &mut Found) -> Result
             break;
         }
         found.listed += sessions.len();
-        found.waiting += wake(worker, sessions).await?;
+        found.running += sessions.iter().filter(|session| session.running).count();
+        wake(worker, account, sessions, found).await?;
         match page.next {
             Some(next) if Some(&next) != after.as_ref() => after = Some(next),
             _ => break,
@@ -159,27 +220,36 @@ async fn list(account: &Account, after: Option<&str>) -> Result<platform::Page, 
     })
 }
 
-/// Publishes the sessions that wait and that nothing of ours will look at by itself; how many.
-async fn wake(worker: &Worker, sessions: Vec<Listed>) -> Result<u64, String> {
-    let latest = unix_seconds(worker.sweep.every.min(ON_ITS_WAY));
-    let waits = |session: &Listed| session.waiting && session.last_active_at.is_none_or(|at| at <= latest);
-    let waiting: Vec<SessionKey> = sessions.into_iter().filter(waits).map(|session| session.key).collect();
+/// Publishes the sessions that wait and that nothing of ours will look at by itself.
+async fn wake(worker: &Worker, account: &Account, sessions: Vec<Listed>, found: &mut Found) -> Result<(), String> {
+    let tells = account.receiver.is_some();
+    let waiting = sessions.into_iter().filter(|session| session.waiting || tells && session.asking);
+    // Whoever waits for others only is no sign that webhooks are lost.
+    let (waiting, within, event): (Vec<(SessionKey, bool)>, _, _) = match account.poll {
+        Some(poll) => {
+            let choice = account.woken.choose(waiting, poll, Instant::now());
+            found.fresh += choice.fresh;
+            (choice.sessions.into_iter().map(|session| (session, true)).collect(), poll.every, "poll")
+        }
+        None => {
+            let latest = unix_seconds(worker.sweep.every.min(ON_ITS_WAY));
+            let late = waiting.filter(|session| session.last_active_at.is_none_or(|at| at <= latest));
+            (late.map(|session| (session.key, session.waiting)).collect(), worker.sweep.every, "sweep")
+        }
+    };
     if waiting.is_empty() {
-        return Ok(0);
+        return Ok(());
     }
-    let in_hand = worker.ledger.in_hand(&waiting, worker.sweep.every).await.map_err(|e| e.to_string())?;
-    let forgotten = waiting.into_iter().zip(in_hand).filter(|(_, in_hand)| !in_hand);
-    let published = try_join_all(forgotten.map(|(session, _)| async move {
-        let action = ActionRequired {
-            session,
-            event: "sweep".to_owned(),
-            accepted_at: unix_millis(),
-            tries: 0,
-            traceparent: None,
-        };
-        worker.queue.publish(&action).await.map_err(|error| error.to_string())
-    }));
-    Ok(published.await?.len() as u64)
+    let (keys, counts): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
+    let in_hand = worker.ledger.in_hand(&keys, within).await.map_err(|e| e.to_string())?;
+    let forgotten = keys.into_iter().zip(counts).zip(in_hand).filter(|(_, in_hand)| !in_hand);
+    let published = forgotten.map(|((session, counts), _)| async move {
+        let (event, accepted_at) = (event.to_owned(), unix_millis());
+        let action = ActionRequired { session, event, accepted_at, tries: 0, traceparent: None };
+        worker.queue.publish(&action).await.map(|()| counts).map_err(|error| error.to_string())
+    });
+    found.waiting += try_join_all(published).await?.into_iter().filter(|counts| *counts).count() as u64;
+    Ok(())
 }
 
 fn unix_millis() -> i64 {

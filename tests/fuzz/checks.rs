@@ -83,7 +83,9 @@ pub(crate) fn session(data: &[u8]) -> bool {
                         Err(sentence) => assert!(!sentence.is_empty()),
                     }
                 }
-                RequiredAction::Other { kind } => assert!(kind.bytes().all(|byte| byte.is_ascii_graphic()), "{kind:?}"),
+                RequiredAction::Other(other) => {
+                    assert!(other.key.kind.bytes().all(|byte| byte.is_ascii_graphic()), "{:?}", other.key.kind);
+                }
             }
         }
     }

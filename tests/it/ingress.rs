@@ -65,7 +65,7 @@ async fn what_cannot_be_read_is_refused_and_what_is_not_ours_is_taken_and_ignore
         (400, event(required, json!({ "id": "" }))),
         (400, event(required, json!({}))),
         (200, event("response.completed", json!({ "id": "resp_1" }))),
-        (200, event(required, json!({ "id": "sess_1", "required_action": { "type": "mcp_approval_request" } }))),
+        (200, event("agent.session.idle", json!({ "id": "sess_1" }))),
         (413, vec![b' '; 300 * 1024]),
     ];
     for (status, body) in cases {

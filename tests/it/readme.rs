@@ -20,7 +20,7 @@ async fn actiond(folder: &Folder, config: &str, words: &[&str]) -> Output {
     std::fs::write(format!("{}/actiond.yaml", folder.path()), config).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_actiond"));
     command.current_dir(folder.path()).args(words).env("OPENAI_WEBHOOK_SECRET", format!("whsec_{}", "A".repeat(32)));
-    for name in ["OPENAI_API_KEY", "AIVAX_HOOK_KEY", "AIVAX_API_KEY", "ORDERS_TOKEN"] {
+    for name in ["OPENAI_API_KEY", "REBYTE_API_KEY", "AIVAX_HOOK_KEY", "AIVAX_API_KEY", "ORDERS_TOKEN"] {
         command.env(name, "a-secret-for-the-test");
     }
     command.output().await.unwrap()

@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use actiond::{
-    session::{CallKey, IfInterrupted, SessionKey, Submission},
+    session::{ActionKey, CallKey, IfInterrupted, SessionKey, Submission},
     store::{
         Arrival, Arrived, Claim, ClaimRequest, Completion, Config, Database, Details, Due, Filter, Lease, Ledger, Mark,
-        Note, Origin, Postgres, Reset, Sqlite, Step, Store, Stored, Transition,
+        Note, Noticed, Origin, Postgres, Reset, Sqlite, Step, Store, Stored, Transition,
     },
 };
 use secrecy::SecretString;
@@ -66,6 +66,7 @@ over_every_store!(
     sessions_to_come_are_told_page_by_page,
     a_function_is_paused_until_it_is_resumed,
     a_secret_is_the_same_for_everybody,
+    an_action_is_new_once_and_stays_forwarded,
     a_call_has_a_history_of_what_happened_to_it,
     marks_of_one_call_that_come_at_once_all_count,
 );
@@ -617,6 +618,24 @@ async fn a_secret_is_the_same_for_everybody(store: Arc<dyn Store>) {
     let secrets: Vec<_> = futures_util::future::join_all(secrets).await.into_iter().map(Result::unwrap).collect();
     assert!(secrets[0].len() == 32 && secrets.iter().all(|secret| *secret == secrets[0]), "{secrets:?}");
     assert_ne!(store.secret("other", &[9; 32]).await.unwrap(), secrets[0]);
+}
+
+async fn an_action_is_new_once_and_stays_forwarded(store: Arc<dyn Store>) {
+    let action = |turn: &str, kind: &str, id: &str| ActionKey {
+        session: SessionKey::new("p", "s"),
+        turn: turn.into(),
+        kind: kind.to_owned(),
+        id: id.into(),
+    };
+    let actions = [action("t", "k", "1"), action("", "k", "1"), action("t", "l", "1"), action("t", "k", "2")];
+    for action in &actions {
+        let noticed = store.notice(action).await.unwrap();
+        assert_eq!(noticed, Noticed { is_new: true, is_forwarded: false }, "{action:?}");
+    }
+    store.forwarded(&actions[0]).await.unwrap();
+    for (action, is_forwarded) in actions.iter().zip([true, false, false, false]) {
+        assert_eq!(store.notice(action).await.unwrap(), Noticed { is_new: false, is_forwarded }, "{action:?}");
+    }
 }
 
 async fn a_call_has_a_history_of_what_happened_to_it(store: Arc<dyn Store>) {

@@ -1,59 +1,16 @@
 #![allow(clippy::unwrap_used)]
 
-use std::sync::Mutex;
-
-use axum::{Router, body::Bytes, extract::Request, response::IntoResponse};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    platform::Listed,
+    platform::{
+        Listed,
+        api::AGENT,
+        peer::{Answer, Peer},
+    },
     session::{Output, Part, RequiredAction},
 };
-
-/// A peer on loopback that plays answers in order, the last one for ever, and keeps what it was asked.
-struct Peer {
-    base_url: String,
-    seen: Arc<Mutex<Vec<Seen>>>,
-}
-
-#[derive(Clone, Debug)]
-struct Seen {
-    line: String,
-    headers: HeaderMap,
-    body: Bytes,
-}
-
-type Answer = (u16, &'static [(&'static str, &'static str)], Vec<u8>);
-
-impl Peer {
-    async fn start(answers: impl Into<Vec<Answer>>) -> Self {
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let (log, answers) = (seen.clone(), answers.into());
-        let router = Router::new().fallback(async move |request: Request| {
-            let (head, body) = request.into_parts();
-            let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
-            let line = format!("{} {}", head.method, head.uri);
-            let mut log = log.lock().unwrap();
-            log.push(Seen { line, headers: head.headers, body });
-            let (status, headers, body) = answers[(log.len() - 1).min(answers.len() - 1)].clone();
-            let headers = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
-            (StatusCode::from_u16(status).unwrap(), HeaderMap::from_iter(headers), body).into_response()
-        });
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let base_url = format!("http://{}/v1/", listener.local_addr().unwrap());
-        tokio::spawn(async { axum::serve(listener, router).await });
-        Self { base_url, seen }
-    }
-
-    fn api(&self) -> AgentsApi {
-        api(&self.base_url)
-    }
-
-    fn seen(&self) -> Vec<Seen> {
-        self.seen.lock().unwrap().clone()
-    }
-}
 
 fn api(base_url: &str) -> AgentsApi {
     AgentsApi::new("openai", base_url, &"sk-case\n".into(), crate::http::client().unwrap()).unwrap()
@@ -96,7 +53,7 @@ fn pending(session: &Session) -> Vec<String> {
             let arguments = call.arguments.as_deref().unwrap_or("-");
             format!("{}/{}({})={arguments}", call.key.turn, call.key.call_id, call.name)
         }
-        RequiredAction::Other { kind } => kind.clone(),
+        RequiredAction::Other(other) => other.key.kind.clone(),
     };
     session.required_actions.iter().map(text).collect()
 }
@@ -104,7 +61,7 @@ fn pending(session: &Session) -> Vec<String> {
 #[tokio::test]
 async fn a_session_is_retrieved_with_its_pending_list() {
     let peer = Peer::start([(200, &[][..], session_with(r#"{"n": 1.50}"#))]).await;
-    let session = peer.api().retrieve(&session_key()).await.unwrap();
+    let session = api(&peer.base_url).retrieve(&session_key()).await.unwrap();
     assert_eq!(session.key, session_key());
     assert_eq!(session.status, "requires_action");
     assert_eq!(session.metadata["n"].to_string(), "12345678901234567890123");
@@ -124,10 +81,10 @@ async fn an_id_is_one_segment_or_is_never_sent() {
     let never = ["", ".", "..", "...", "a\u{0}b", "a\r\nb", &"x".repeat(513)];
     for id in ids.iter().chain(&never) {
         let key = SessionKey::new("openai", *id);
-        assert!(matches!(peer.api().retrieve(&key).await, Err(Error::Gone)), "{id:?}");
+        assert!(matches!(api(&peer.base_url).retrieve(&key).await, Err(Error::Gone)), "{id:?}");
         let call = CallKey::new(key, "t", "c");
-        let submission = peer.api().encode(&call, &ToolResult::Error("e".to_owned()), 0);
-        assert_eq!(peer.api().submit(&call, &submission).await, Submitted::Gone, "{id:?}");
+        let submission = api(&peer.base_url).encode(&call, &ToolResult::Error("e".to_owned()), 0);
+        assert_eq!(api(&peer.base_url).submit(&call, &submission).await, Submitted::Gone, "{id:?}");
     }
     let lines: Vec<_> = peer.seen().into_iter().map(|seen| seen.line).collect();
     let escaped = [
@@ -212,7 +169,8 @@ fn a_session_without_a_list_has_nothing_pending() {
 
 #[tokio::test]
 async fn each_failure_to_retrieve_says_what_to_do_next() {
-    let outcome = async |answer: Answer| match Peer::start([answer]).await.api().retrieve(&session_key()).await {
+    let outcome = async |answer: Answer| match api(&Peer::start([answer]).await.base_url).retrieve(&session_key()).await
+    {
         Ok(_) => "session".to_owned(),
         Err(Error::Gone) => "gone".to_owned(),
         Err(Error::Unauthorized { detail }) => format!("unauthorized: {detail}"),
@@ -279,7 +237,7 @@ async fn the_stored_bytes_are_posted_with_their_key() {
     let submission = Submission { body: b"{ \"stored\" : 1 }".to_vec(), idempotency_key: "result-abc".to_owned() };
     for accepted in [200, 202, 204] {
         let peer = Peer::start([status(accepted)]).await;
-        assert_eq!(peer.api().submit(&call(), &submission).await, Submitted::Accepted);
+        assert_eq!(api(&peer.base_url).submit(&call(), &submission).await, Submitted::Accepted);
         let seen = peer.seen();
         assert_eq!(seen.len(), 1);
         assert_eq!(seen[0].line, "POST /v1/agents/sessions/sess_1/events");
@@ -295,7 +253,7 @@ async fn each_failure_to_submit_says_what_to_do_next() {
     let submission = Submission { body: b"{}".to_vec(), idempotency_key: "k".to_owned() };
     let outcome = async |answer: Answer| {
         let peer = Peer::start([answer]).await;
-        let submitted = peer.api().submit(&call(), &submission).await;
+        let submitted = api(&peer.base_url).submit(&call(), &submission).await;
         assert_eq!(peer.seen().len(), 1, "one request");
         submitted
     };
@@ -330,8 +288,8 @@ async fn each_failure_to_submit_says_what_to_do_next() {
 async fn a_call_that_registers_late_is_answered_with_the_same_bytes_and_key() {
     let unknown = || api_error(400, "invalid_request_error", "Unknown pending tool call: call_1");
     let peer = Peer::start([unknown(), unknown(), status(202)]).await;
-    let submission = peer.api().encode(&call(), &ToolResult::Success(Output::Text("x".to_owned())), 0);
-    assert_eq!(peer.api().submit(&call(), &submission).await, Submitted::Accepted);
+    let submission = api(&peer.base_url).encode(&call(), &ToolResult::Success(Output::Text("x".to_owned())), 0);
+    assert_eq!(api(&peer.base_url).submit(&call(), &submission).await, Submitted::Accepted);
     let seen = peer.seen();
     assert_eq!(seen.len(), 3);
     assert!(seen.iter().all(|s| s.body == submission.body));
@@ -343,7 +301,7 @@ async fn a_call_that_never_registers_is_unclear() {
     let peer = Peer::start([api_error(400, "invalid_request_error", "Unknown pending tool call")]).await;
     let submission = Submission { body: b"{}".to_vec(), idempotency_key: "k".to_owned() };
     let detail = "status 400 invalid_request_error".to_owned();
-    assert_eq!(peer.api().submit(&call(), &submission).await, Submitted::Unknown { detail });
+    assert_eq!(api(&peer.base_url).submit(&call(), &submission).await, Submitted::Unknown { detail });
     assert_eq!(peer.seen().len(), 4);
 }
 
@@ -351,7 +309,7 @@ async fn a_call_that_never_registers_is_unclear() {
 async fn a_submission_over_the_cap_is_not_sent() {
     let peer = Peer::start([status(202)]).await;
     let submission = Submission { body: vec![b' '; MAX_SUBMISSION + 1], idempotency_key: "k".to_owned() };
-    assert!(matches!(peer.api().submit(&call(), &submission).await, Submitted::TooLarge { .. }));
+    assert!(matches!(api(&peer.base_url).submit(&call(), &submission).await, Submitted::TooLarge { .. }));
     assert!(peer.seen().is_empty());
 }
 
@@ -391,7 +349,7 @@ async fn a_list_is_asked_newest_first_and_after_an_escaped_id() {
     let first = list_of(r#"{"id":"sess_9"}"#, r#""has_more":true,"first_id":"sess_9","last_id":"sess_9""#);
     let last = list_of("", r#""has_more":false,"first_id":null,"last_id":null"#);
     let peer = Peer::start([(200, &[][..], first), (200, &[][..], last)]).await;
-    let api = peer.api();
+    let api = api(&peer.base_url);
     assert_eq!(api.list(None).await.unwrap().next.as_deref(), Some("sess_9"));
     assert_eq!(api.list(Some("a&b=c d#é")).await.unwrap(), Page { sessions: Vec::new(), next: None });
     let lines: Vec<_> = peer.seen().into_iter().map(|seen| seen.line).collect();
@@ -423,7 +381,9 @@ fn a_listed_session_waits_if_a_function_call_is_or_may_be_pending() {
     ] {
         let page =
             wire::page(&"openai".into(), &list_of(&format!(r#"{{"id":"sess_1",{fields}}}"#), r#""x":1"#)).unwrap();
-        let listed = Listed { key: session_key(), last_active_at: None, waiting };
+        let asking = fields.contains("approval");
+        let running = fields.contains("in_progress");
+        let listed = Listed { key: session_key(), last_active_at: None, waiting, asking, running, version: None };
         assert_eq!(page, Page { sessions: vec![listed], next: None }, "{fields}");
     }
 }
@@ -448,8 +408,8 @@ async fn a_list_that_is_refused_says_why_as_a_session_does() {
         [(404, "the session is gone"), (401, "status 401"), (429, "status 429"), (500, "status 500")]
     {
         let peer = Peer::start([(status, &[][..], Vec::new())]).await;
-        assert_eq!(peer.api().list(None).await.unwrap_err().to_string(), wanted);
+        assert_eq!(api(&peer.base_url).list(None).await.unwrap_err().to_string(), wanted);
     }
     let peer = Peer::start([(200, &[][..], b"<html>".to_vec())]).await;
-    assert!(matches!(peer.api().list(None).await, Err(Error::Retryable { .. })));
+    assert!(matches!(api(&peer.base_url).list(None).await, Err(Error::Retryable { .. })));
 }

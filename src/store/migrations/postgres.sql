@@ -40,6 +40,19 @@ CREATE TABLE due (
 );
 CREATE INDEX due_at ON due (at);
 
+-- Actions that are no function calls, from when they were first seen; forwarded_at is when their receiver took them.
+CREATE TABLE actions (
+    platform     TEXT   NOT NULL,
+    session      TEXT   NOT NULL,
+    turn         TEXT   NOT NULL,
+    kind         TEXT   NOT NULL,
+    id           TEXT   NOT NULL,
+    seen_at      BIGINT NOT NULL,
+    forwarded_at BIGINT,
+    PRIMARY KEY (platform, session, turn, kind, id)
+);
+CREATE INDEX actions_seen ON actions (seen_at);
+
 -- Calls that wait or waited for a person's approval. Their arguments stand here only as long as nobody has decided.
 CREATE TABLE approvals (
     platform     TEXT   NOT NULL,

@@ -53,6 +53,19 @@ CREATE TABLE queue (
 CREATE INDEX queue_ready ON queue (id) WHERE taken = 0 AND reason IS NULL;
 CREATE INDEX queue_dead ON queue (id) WHERE reason IS NOT NULL;
 
+-- Actions that are no function calls, from when they were first seen; forwarded_at is when their receiver took them.
+CREATE TABLE actions (
+    platform     TEXT    NOT NULL,
+    session      TEXT    NOT NULL,
+    turn         TEXT    NOT NULL,
+    kind         TEXT    NOT NULL,
+    id           TEXT    NOT NULL,
+    seen_at      INTEGER NOT NULL,
+    forwarded_at INTEGER,
+    PRIMARY KEY (platform, session, turn, kind, id)
+) WITHOUT ROWID;
+CREATE INDEX actions_seen ON actions (seen_at);
+
 -- Calls that wait or waited for a person's approval. Their arguments stand here only as long as nobody has decided.
 CREATE TABLE approvals (
     platform     TEXT    NOT NULL,

@@ -1,17 +1,23 @@
-//! The Agents API's JSON. Read leniently, member by member, so that what one call carries cannot hurt the others.
+//! The JSON of sessions and runs. Read leniently, member by member, so that what one call carries cannot hurt the others.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use serde::Serialize;
 use serde_json::{Value, value::RawValue};
+use sha2::{Digest as _, Sha256};
 
 use crate::{
     platform::{Listed, Page},
-    session::{CallKey, FunctionCall, Output, Part, RequiredAction, Session, SessionKey, ToolResult},
+    session::{
+        ActionKey, CallKey, FunctionCall, OtherAction, Output, Part, RequiredAction, Session, SessionKey, ToolResult,
+        hex,
+    },
 };
 
-/// What an action is called that cannot be read.
-const UNREADABLE: &str = "unreadable";
 const MAX_NAME: usize = 512;
 const MAX_WORD: usize = 64;
 
@@ -30,8 +36,21 @@ pub(super) fn session(key: &SessionKey, body: &[u8]) -> Option<Session> {
         key: key.clone(),
         status: status.unwrap_or_default(),
         metadata: Arc::new(metadata.unwrap_or_default()),
+        expires_in: None,
         required_actions: actions.into_iter().map(|action| required_action(key, action)).collect(),
     })
+}
+
+/// A workflow run's resource, which says how long it waits; `now` is the platform's clock.
+pub(super) fn run(key: &SessionKey, body: &[u8], now: SystemTime) -> Option<Session> {
+    let session = session(key, body)?;
+    let text = String::from_utf8_lossy(body);
+    let expires_at = object(&text)?.get("expires_at").and_then(|raw| whole(raw));
+    let left = |at: i64| {
+        let at = SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(at).unwrap_or(0));
+        at.duration_since(now).unwrap_or_default()
+    };
+    Some(Session { expires_in: expires_at.map(left), ..session })
 }
 
 fn required_action(session: &SessionKey, action: &RawValue) -> RequiredAction {
@@ -40,9 +59,21 @@ fn required_action(session: &SessionKey, action: &RawValue) -> RequiredAction {
     let call = kind.as_deref().filter(|&kind| kind == "function_call").map(|_| function_call(session, &fields));
     match (call, kind) {
         (Some(Some(call)), _) => RequiredAction::FunctionCall(call),
-        (None, Some(kind)) => RequiredAction::Other { kind },
-        _ => RequiredAction::Other { kind: UNREADABLE.to_owned() },
+        (None, Some(kind)) => RequiredAction::Other(other(session, kind, action, &fields)),
+        _ => RequiredAction::Other(other(session, OtherAction::UNREADABLE.to_owned(), action, &fields)),
     }
+}
+
+fn other(session: &SessionKey, kind: String, action: &RawValue, fields: &HashMap<String, &RawValue>) -> OtherAction {
+    let name = |field: &str| fields.get(field).and_then(|raw| string(raw)).filter(|name| is_name(name));
+    let id = ["request_id", "environment_id", "id"].into_iter().find_map(name);
+    let key = ActionKey {
+        session: session.clone(),
+        turn: name("turn_id").unwrap_or_default().into(),
+        kind,
+        id: id.unwrap_or_else(|| hex(&Sha256::digest(action.get())[..16])).into(),
+    };
+    OtherAction { key, json: action.get().into() }
 }
 
 fn function_call(session: &SessionKey, fields: &HashMap<String, &RawValue>) -> Option<FunctionCall> {
@@ -74,19 +105,34 @@ fn listed(platform: &Arc<str>, one: &RawValue) -> Option<Listed> {
     let fields = object(one.get())?;
     let id = fields.get("id").and_then(|raw| string(raw)).filter(|id| is_name(id))?;
     let key = SessionKey::new(platform.clone(), id);
-    let seconds = |field: &str| fields.get(field).and_then(|raw| serde_json::from_str(raw.get()).ok());
-    let waiting = match fields.get("required_actions").map(|raw| raw.get()) {
+    let status = fields.get("status").and_then(|raw| string(raw)).unwrap_or_default();
+    let at = |field: &str| fields.get(field).and_then(|raw| whole(raw));
+    let (waiting, asking) = match fields.get("required_actions").map(|raw| raw.get()) {
         // A list may leave them out: then only its status tells whether a session is worth a look.
-        None | Some("null") => {
-            let status = fields.get("status").and_then(|raw| string(raw));
-            !matches!(status.as_deref(), Some("idle" | "in_progress" | "failed"))
+        None | Some("null") => (!is_running(&status) && !ENDED.contains(&status.as_str()), false),
+        Some(list) => {
+            let actions: Vec<&RawValue> = serde_json::from_str(list).unwrap_or_default();
+            let is_call = |action| matches!(required_action(&key, action), RequiredAction::FunctionCall(_));
+            let calls = actions.iter().filter(|action| is_call(action)).count();
+            (calls > 0, calls < actions.len())
         }
-        Some(list) => serde_json::from_str::<Vec<&RawValue>>(list)
-            .unwrap_or_default()
-            .into_iter()
-            .any(|action| matches!(required_action(&key, action), RequiredAction::FunctionCall(_))),
     };
-    Some(Listed { last_active_at: seconds("last_active_at").or_else(|| seconds("created_at")), waiting, key })
+    let open = waiting || is_running(&status);
+    // A run has no time of its last activity: while it is open, it may be old and active.
+    let is_run = fields.contains_key("expires_at");
+    let last_active_at = match at("last_active_at") {
+        None if is_run && open => None,
+        last => last.or_else(|| at("completed_at")).or_else(|| at("created_at")),
+    };
+    let version = at("expires_at").or(last_active_at);
+    Some(Listed { key, last_active_at, waiting, asking, running: is_running(&status), version })
+}
+
+/// Statuses of sessions and runs that wait for nothing.
+const ENDED: [&str; 4] = ["idle", "failed", "completed", "cancelled"];
+
+fn is_running(status: &str) -> bool {
+    matches!(status, "in_progress" | "preparing")
 }
 
 /// What the error envelope says.
@@ -156,6 +202,10 @@ fn object(text: &str) -> Option<HashMap<String, &RawValue>> {
 }
 
 fn string(raw: &RawValue) -> Option<String> {
+    serde_json::from_str(raw.get()).ok()
+}
+
+fn whole(raw: &RawValue) -> Option<i64> {
     serde_json::from_str(raw.get()).ok()
 }
 
