@@ -1,4 +1,4 @@
-//! The private listener: health and metrics.
+//! The private listener: health and metrics. The API and the dashboard stand beside them.
 
 use std::{
     net::SocketAddr,
@@ -31,6 +31,9 @@ pub struct Config {
 /// One thing that must be well; the error says what is not. Asked at every request: it must not wait.
 pub type Check = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 
+/// Something to know that does not make the process unready; told where there is any.
+pub type Note = Box<dyn Fn() -> Vec<String> + Send + Sync>;
+
 /// A cheap clone of what `/health/ready` tells.
 #[derive(Clone, Default)]
 pub struct Readiness {
@@ -41,6 +44,7 @@ pub struct Readiness {
 struct Inner {
     draining: AtomicBool,
     checks: RwLock<Vec<(&'static str, Check)>>,
+    notes: RwLock<Vec<(&'static str, Note)>>,
 }
 
 impl Readiness {
@@ -51,6 +55,11 @@ impl Readiness {
     /// Adds a check under a name that its reason is shown with.
     pub fn register(&self, name: &'static str, check: Check) {
         self.inner.checks.write().unwrap_or_else(PoisonError::into_inner).push((name, check));
+    }
+
+    /// Adds something to know, under its name in the answer.
+    pub fn note(&self, name: &'static str, note: Note) {
+        self.inner.notes.write().unwrap_or_else(PoisonError::into_inner).push((name, note));
     }
 
     /// Not ready from now on: no new work shall come.
@@ -77,10 +86,17 @@ pub fn router(readiness: Readiness, metrics: Metrics) -> Router {
 
 async fn ready(State(readiness): State<Readiness>) -> impl IntoResponse {
     let reasons = readiness.reasons();
-    if reasons.is_empty() {
-        return (StatusCode::OK, Json(json!({ "ready": true })));
+    let (status, mut body) = match reasons.is_empty() {
+        true => (StatusCode::OK, json!({ "ready": true })),
+        false => (StatusCode::SERVICE_UNAVAILABLE, json!({ "ready": false, "reasons": reasons })),
+    };
+    for (name, note) in readiness.inner.notes.read().unwrap_or_else(PoisonError::into_inner).iter() {
+        let told = note();
+        if !told.is_empty() {
+            body[name] = json!(told);
+        }
     }
-    (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "ready": false, "reasons": reasons })))
+    (status, Json(body))
 }
 
 async fn text(State(metrics): State<Metrics>) -> impl IntoResponse {
@@ -126,8 +142,15 @@ mod tests {
         down.store(0, Ordering::Relaxed);
         assert_eq!(get(&router, "/health/ready").await.0, 200);
 
+        readiness.note("nothing", Box::new(Vec::new));
+        readiness.note("paused", Box::new(|| vec!["f".into()]));
+        assert_eq!(get(&router, "/health/ready").await, (200, r#"{"paused":["f"],"ready":true}"#.into()));
+
         readiness.set_draining();
-        assert_eq!(get(&router, "/health/ready").await, (503, r#"{"ready":false,"reasons":["draining"]}"#.into()));
+        assert_eq!(
+            get(&router, "/health/ready").await,
+            (503, r#"{"paused":["f"],"ready":false,"reasons":["draining"]}"#.into())
+        );
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! The composition root: the only file that names concrete types. Builds the parts, starts them in order, ends them in order.
 
 mod builder;
+mod desk;
 mod platforms;
 mod reload;
 
@@ -17,17 +18,22 @@ use secrecy::ExposeSecret;
 use tokio::{net::TcpListener, sync::Notify};
 use tokio_util::sync::CancellationToken;
 
-pub use self::{builder::Builder, platforms::adapter};
+pub use self::{
+    builder::Builder,
+    platforms::{accounts, adapter},
+};
 use self::{
     builder::Code,
-    platforms::{Watchable, accounts, verifiers, watchable},
+    platforms::{Watchable, verifiers, watchable},
     reload::Reload,
 };
 use crate::{
     admin::{self, Readiness},
+    api,
     approval::notify::Links,
     callback::{self, Callbacks},
     config::{self, Config},
+    dashboard,
     function::{self, Live, Registry, Serves, source::Source},
     handler::Call,
     http,
@@ -47,6 +53,8 @@ use crate::{
 const STORE_CHECK: Duration = Duration::from_secs(2);
 /// So many of these pass between two counts of what is dead.
 const DEAD_COUNT: usize = 7;
+/// And so many between two of what waits in the queue.
+const DEPTH_COUNT: usize = 4;
 
 /// Which half of the path this process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -93,6 +101,7 @@ pub struct App {
     watchable: Watchable,
     worker: Option<Arc<Worker>>,
     ledger: Option<Ledger>,
+    desk: Arc<api::Desk>,
     functions: Arc<Live>,
     /// Where functions are imported from.
     sources: Vec<Source>,
@@ -141,12 +150,22 @@ impl App {
         let watched = queue.clone();
         readiness.register("queue", Box::new(move || watched.ready()));
 
-        let ledger = store.map(|opened| Ledger::new(opened.store, config.store.timeout));
+        let ledger = store.as_ref().map(|opened| Ledger::new(opened.store.clone(), config.store.timeout));
         let client = http::client().context("cannot make an HTTP client")?;
         let accounts = accounts(&config.platforms, &client)?;
         let servers = servers(&config, &client)?;
         let registry = code.registry(&config.functions, &client, &servers, Instant::now())?;
         let functions = Arc::new(Live::serving(registry, serves));
+        let desk = desk::desk(desk::Parts {
+            config: &config,
+            role,
+            store: store.as_ref(),
+            accounts: accounts.clone(),
+            functions: &functions,
+            queue: &queue,
+            metrics: &metrics,
+            readiness: &readiness,
+        })?;
         let addresses = ledger.clone().zip(public_url).map(|(ledger, url)| Arc::new(Addresses::new(ledger, url)));
         let results = addresses.clone().zip(ledger.clone()).filter(|_| role != Role::Worker);
         let results = results.map(|(addresses, ledger)| Results {
@@ -219,6 +238,7 @@ impl App {
             watchable,
             worker,
             ledger,
+            desk,
             functions,
             sources,
             servers,
@@ -276,6 +296,7 @@ impl App {
         let watches = Watches::new(self.watchable, self.queue.clone(), self.metrics.clone(), stop.clone());
         let admin = admin::router(self.readiness.clone(), self.metrics.clone());
         let admin = admin.merge(watch::router(watches, self.config.admin.token.as_ref()));
+        let admin = admin.merge(api::router(self.desk.clone())).merge(dashboard::router(self.desk));
         let closing = ended.clone().cancelled_owned();
         let admin = tokio::spawn(axum::serve(listeners.admin, admin).with_graceful_shutdown(closing).into_future());
 
@@ -309,8 +330,14 @@ impl App {
         }
         if let (None, Some(ledger)) = (&self.worker, self.ledger) {
             // Webhooks need no store, so its state is not this process' readiness: callbacks and results are told 503.
-            let stop = stop.clone();
-            tokio::spawn(async move { migrate(&ledger, &stop, |_| ()).await });
+            let (stop, functions, metrics) = (stop.clone(), self.functions.clone(), self.metrics.clone());
+            tokio::spawn(async move {
+                migrate(&ledger, &stop, |_| ()).await;
+                while !stop.is_cancelled() {
+                    desk::learn_pauses(&ledger, &functions, &metrics, &stop).await;
+                    tokio::time::sleep(STORE_CHECK).await;
+                }
+            });
         }
         let worker = self.worker.map(|worker| tokio::spawn(work(worker, self.readiness.clone(), stop.clone())));
         let failure = tokio::select! {
@@ -362,6 +389,7 @@ async fn work(worker: Arc<Worker>, readiness: Readiness, stop: CancellationToken
     if !migrate(&worker.ledger, &stop, &note).await {
         return;
     }
+    desk::learn_pauses(&worker.ledger, &worker.functions, &worker.metrics, &stop).await;
     let watched = worker.clone();
     let watch = tokio::spawn(async move {
         let mut unserved = HashSet::new();
@@ -372,6 +400,14 @@ async fn work(worker: Arc<Worker>, readiness: Readiness, stop: CancellationToken
                 watched.metrics.oldest_pending(oldest.unwrap_or_default().as_secs_f64());
             }
             note(oldest.map(drop));
+            if let Err(error) = desk::look_for_pauses(&watched.ledger, &watched.functions, &watched.metrics).await {
+                tracing::warn!(%error, "cannot read which functions are paused");
+            }
+            if look.is_multiple_of(DEPTH_COUNT)
+                && let Some(depth) = watched.queue.depth().await
+            {
+                watched.metrics.queue_depth(depth);
+            }
             if !look.is_multiple_of(DEAD_COUNT) {
                 continue;
             }

@@ -7,6 +7,7 @@ mod dead;
 mod doctor;
 mod export;
 mod files;
+mod office;
 mod send;
 mod serve;
 mod shell;
@@ -89,11 +90,13 @@ enum Command {
         #[command(flatten)]
         args: SendArgs,
     },
-    /// See calls in the store; retry, resubmit or resolve those that do not go on
+    /// See calls; retry, resubmit, resolve or cancel those that do not go on
     #[command(after_help = "Example:  actiond calls list --state interrupted")]
     Calls {
         #[command(flatten)]
         config: ConfigFile,
+        #[command(flatten)]
+        server: office::ServerArgs,
         #[command(subcommand)]
         command: calls::CallsCommand,
     },
@@ -110,6 +113,8 @@ enum Command {
     Dead {
         #[command(flatten)]
         config: ConfigFile,
+        #[command(flatten)]
+        server: office::ServerArgs,
         #[command(subcommand)]
         command: dead::DeadCommand,
     },
@@ -220,9 +225,9 @@ async fn run(command: Command) -> Result<(), Failure> {
             Ok(crate::sandbox::cli::run(*args, stop.cancelled_owned()).await?)
         }
         Command::Send { config, args } => send::send(&config, args).await,
-        Command::Calls { config, command } => calls::calls(&config, command).await,
+        Command::Calls { config, server, command } => calls::calls(&config, &server, command).await,
         Command::Approvals { config, command } => approvals::approvals(&config, command).await,
-        Command::Dead { config, command } => dead::dead(&config, command).await,
+        Command::Dead { config, server, command } => dead::dead(&config, &server, command).await,
         Command::Migrate { config } => files::migrate(&config).await,
         Command::Subscription { config, platform, command } => {
             subscription::subscription(&config, platform.as_deref(), command).await

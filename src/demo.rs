@@ -280,6 +280,7 @@ fn function(name: &str, parameters: Value, handler: handler::Config) -> function
         approval: None,
         platforms: Vec::new(),
         dedupe: None,
+        redact: Vec::new(),
         pool: None,
     }
 }

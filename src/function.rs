@@ -20,6 +20,7 @@ use crate::{
     handler::{self, Call, Handler},
     limits::{self, Limits},
     platform::covers,
+    redact::Path,
     retry,
     schema::Schema,
     session::ToolResult,
@@ -48,6 +49,8 @@ pub struct Config {
     pub platforms: Vec<String>,
     /// How long an equal call of a platform without call ids gets the first one's answer.
     pub dedupe: Option<Duration>,
+    /// What of its arguments and results nobody is shown.
+    pub redact: Vec<Path>,
     /// The pool of workers that alone runs it; none where any worker does.
     pub pool: Option<Arc<str>>,
 }
@@ -69,6 +72,7 @@ impl Config {
             approval: None,
             platforms: Vec::new(),
             dedupe: None,
+            redact: Vec::new(),
             pool: None,
         }
     }
@@ -100,6 +104,8 @@ pub struct Function {
     pub approval: Option<approval::notify::Gate>,
     pub platforms: Vec<String>,
     pub dedupe: Option<Duration>,
+    /// What of its arguments and results nobody is shown.
+    pub redact: Vec<Path>,
     /// The pool of workers that alone runs it.
     pub pool: Option<Arc<str>>,
     /// The function source that it was imported from; none where the config says it.
@@ -222,6 +228,7 @@ pub(crate) mod tests {
             approval: None,
             platforms: Vec::new(),
             dedupe: None,
+            redact: Vec::new(),
             pool: None,
             source: source.map(Into::into),
         }

@@ -11,7 +11,7 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use jiff::civil::{self, DateTime};
-pub use reqwest::Client;
+pub use reqwest::{Client, RequestBuilder};
 use reqwest::{
     ClientBuilder, Response,
     header::{CONTENT_ENCODING, DATE, HeaderMap, RETRY_AFTER},

@@ -44,6 +44,12 @@
 //! AIVAX sends no webhooks: it calls each function and waits ([`callback`]). The same functions and the same ledger answer it,
 //! without queue and submission. [`function::source`] imports functions from catalogues in AIVAX's listing format.
 //!
+//! # The operator's side
+//!
+//! What a person sees and does is in [`operator`], whoever asks: the commands, on the store or with `--server`; the [`api`]; the
+//! [`dashboard`], rendered here. The rules for what may be done to a call are the store's. A function that is paused is a row
+//! there, which every process looks at every two seconds; its calls are postponed like those over a limit.
+//!
 //! # Seams
 //!
 //! [`queue::Queue`], [`store::Store`], [`platform::Platform`] and [`handler::Handler`] are small traits whose answers say
@@ -95,12 +101,14 @@
 
 pub mod admin;
 pub mod allow;
+pub mod api;
 pub mod app;
 pub mod approval;
 pub mod arguments;
 pub mod callback;
 pub mod cli;
 pub mod config;
+pub mod dashboard;
 pub mod demo;
 pub mod function;
 pub mod handler;
@@ -111,9 +119,11 @@ pub mod limits;
 pub mod mcp;
 pub mod metrics;
 pub mod nonce;
+pub mod operator;
 pub mod platform;
 mod process;
 pub mod queue;
+pub mod redact;
 pub mod retry;
 pub mod sandbox;
 pub mod schema;

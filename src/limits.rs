@@ -52,6 +52,16 @@ struct State {
     booked: Instant,
 }
 
+/// A function's limits at one moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figures {
+    pub running: usize,
+    /// How many may run at once; `None` without a limit.
+    pub allowed: Option<usize>,
+    /// How long nothing starts, because the callee asked for it.
+    pub paused: Duration,
+}
+
 /// The right to run one call.
 pub struct Slot {
     limits: Arc<Limits>,
@@ -102,6 +112,16 @@ impl Limits {
         }
         state.running += 1;
         Ok(Slot { limits: self.clone(), started: now })
+    }
+
+    /// What is going on now.
+    pub fn figures(&self, now: Instant) -> Figures {
+        let state = self.lock();
+        Figures {
+            running: state.running,
+            allowed: state.allowed.is_finite().then(|| state.allowed.floor() as usize),
+            paused: state.paused.saturating_duration_since(now),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

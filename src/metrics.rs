@@ -1,8 +1,9 @@
-//! The metrics of the program by name; one instrumentation feeds `/metrics` and OTLP.
+//! The metrics of the program by name; one instrumentation feeds `/metrics`, OTLP and the dashboard.
 
 mod last_delivery;
+pub mod series;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use opentelemetry::{
     KeyValue,
@@ -11,7 +12,10 @@ use opentelemetry::{
 use opentelemetry_sdk::metrics::{MeterProviderBuilder, SdkMeterProvider};
 use prometheus::{Registry, TextEncoder};
 
-use self::last_delivery::LastDelivery;
+use self::{
+    last_delivery::LastDelivery,
+    series::{Point, Series},
+};
 
 /// From a local publish to a slow handler, in seconds.
 const SECONDS: [f64; 15] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
@@ -25,6 +29,7 @@ pub struct Metrics {
 struct Inner {
     registry: Registry,
     provider: SdkMeterProvider,
+    series: Series,
     last_delivery: Arc<LastDelivery>,
     webhooks: Counter<u64>,
     publish: Histogram<f64>,
@@ -38,6 +43,8 @@ struct Inner {
     broker_up: Gauge<u64>,
     dead: Gauge<u64>,
     oldest_pending: Gauge<f64>,
+    queue_depth: Gauge<u64>,
+    function_paused: Gauge<u64>,
     callbacks: Counter<u64>,
     function_sources: Counter<u64>,
     submissions: Counter<u64>,
@@ -80,6 +87,11 @@ impl Metrics {
         TextEncoder::new().encode_to_string(&self.inner.registry.gather()).unwrap_or_default()
     }
 
+    /// The last hour of this process.
+    pub fn points(&self) -> Vec<Point> {
+        self.inner.series.points(Instant::now())
+    }
+
     /// What must be shut down for the last values to reach a collector.
     pub(crate) fn provider(&self) -> &SdkMeterProvider {
         &self.inner.provider
@@ -88,6 +100,7 @@ impl Metrics {
     /// `actiond_webhooks_total{platform,outcome}`: queued, ignored, malformed, signature, unavailable, too_large.
     pub fn webhook(&self, platform: &str, outcome: &'static str) {
         self.inner.webhooks.add(1, &[label("platform", platform), KeyValue::new("outcome", outcome)]);
+        self.inner.series.record(Instant::now(), |step| step.webhooks += 1);
     }
 
     /// `actiond_webhook_secrets_total{platform,secret}`: the place of the first secret that a webhook's signature matched.
@@ -106,16 +119,24 @@ impl Metrics {
     pub fn call(&self, platform: &str, function: &str, outcome: &'static str) {
         let labels = [label("platform", platform), label("function", function), KeyValue::new("outcome", outcome)];
         self.inner.calls.add(1, &labels);
+        self.inner.series.record(Instant::now(), |step| match outcome {
+            "success" => step.succeeded += 1,
+            "error" | "refused" => step.failed += 1,
+            "retried" => step.retried += 1,
+            _ => {}
+        });
     }
 
     /// `actiond_handler_seconds{function}`
     pub fn handler(&self, function: &str, seconds: f64) {
         self.inner.handler.record(seconds, &[label("function", function)]);
+        self.inner.series.record(Instant::now(), |step| step.handler.add(seconds));
     }
 
     /// `actiond_result_latency_seconds{platform}`: webhook accepted to result accepted.
     pub fn result_latency(&self, platform: &str, seconds: f64) {
         self.inner.result_latency.record(seconds, &[label("platform", platform)]);
+        self.inner.series.record(Instant::now(), |step| step.result.add(seconds));
     }
 
     /// `actiond_handovers_total{pool}`
@@ -167,6 +188,18 @@ impl Metrics {
     /// `actiond_oldest_pending_seconds`: age of the oldest session that is to be looked at again; 0 where there is none.
     pub fn oldest_pending(&self, seconds: f64) {
         self.inner.oldest_pending.record(seconds, &[]);
+        self.inner.series.record(Instant::now(), |step| step.oldest_pending = Some(seconds));
+    }
+
+    /// `actiond_queue_depth`: messages that wait for a worker.
+    pub fn queue_depth(&self, count: u64) {
+        self.inner.queue_depth.record(count, &[]);
+        self.inner.series.record(Instant::now(), |step| step.queue_depth = Some(count));
+    }
+
+    /// `actiond_function_paused{function}`, 0 or 1.
+    pub fn paused(&self, function: &str, paused: bool) {
+        self.inner.function_paused.record(paused.into(), &[label("function", function)]);
     }
 
     /// A delivery came: `actiond_last_delivery_age_seconds` counts from here. Not shown before the first one.
@@ -275,6 +308,9 @@ impl Inner {
                 "actiond_webhook_secrets",
                 "Webhooks by the place of the secret that signed them.",
             ),
+            queue_depth: gauge("actiond_queue_depth", "Messages that wait in the queue."),
+            function_paused: gauge("actiond_function_paused", "Whether an operator has paused the function, 0 or 1."),
+            series: Series::new(Instant::now()),
             approvals: counter("actiond_approvals", "Calls that waited for a person, by what became of them."),
             approvals_pending: gauge("actiond_approvals_pending", "Calls that wait for a person's approval."),
             handovers: counter("actiond_handovers", "Sessions given to the workers of a pool."),
@@ -288,112 +324,4 @@ impl Inner {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn all() -> Metrics {
-        let metrics = Metrics::new();
-        metrics.webhook("openai", "queued");
-        metrics.published(0.002);
-        metrics.call("openai", "f", "success");
-        metrics.handler("f", 0.3);
-        metrics.result_latency("openai", 70.0);
-        metrics.in_flight(1);
-        metrics.in_flight(1);
-        metrics.in_flight(-1);
-        metrics.unknown_function("openai");
-        metrics.sessions_due(3);
-        metrics.broker_up(true);
-        metrics.dead(2);
-        metrics.oldest_pending(1.5);
-        metrics.submission("openai", "accepted");
-        metrics.swept("openai", 2);
-        metrics.poll("openai", "found");
-        metrics.watched(4);
-        metrics.other_action("openai", "mcp_approval_request", "seen");
-        metrics.config_reload("applied");
-        metrics.webhook_secret("openai", 1);
-        metrics.handed_over("gpu");
-        metrics.pool("gpu", 3, 0);
-        metrics.callback("aivax", "answered");
-        metrics.function_source("0:h", "fetched");
-        metrics.approval("f", "asked");
-        metrics.approvals_pending(1);
-        metrics
-    }
-
-    #[test]
-    fn the_text_has_exactly_the_promised_names() {
-        let metrics = all();
-        metrics.delivered();
-        let text = metrics.render();
-        let mut types: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
-        types.sort_unstable();
-        assert_eq!(
-            types,
-            [
-                "actiond_approvals_pending gauge",
-                "actiond_approvals_total counter",
-                "actiond_broker_up gauge",
-                "actiond_callbacks_total counter",
-                "actiond_calls_in_flight gauge",
-                "actiond_calls_total counter",
-                "actiond_config_reloads_total counter",
-                "actiond_dead gauge",
-                "actiond_function_sources_total counter",
-                "actiond_handler_seconds histogram",
-                "actiond_handovers_total counter",
-                "actiond_last_delivery_age_seconds gauge",
-                "actiond_oldest_pending_seconds gauge",
-                "actiond_other_actions_total counter",
-                "actiond_polls_total counter",
-                "actiond_pool_sessions gauge",
-                "actiond_pool_workers gauge",
-                "actiond_publish_seconds histogram",
-                "actiond_result_latency_seconds histogram",
-                "actiond_sessions_due gauge",
-                "actiond_submissions_total counter",
-                "actiond_swept_sessions_total counter",
-                "actiond_unknown_function_total counter",
-                "actiond_watched_sessions gauge",
-                "actiond_webhook_secrets_total counter",
-                "actiond_webhooks_total counter",
-            ]
-        );
-        assert_eq!(text.lines().filter(|line| line.starts_with("# HELP ") && line.ends_with('.')).count(), types.len());
-    }
-
-    #[test]
-    fn the_text_has_the_labels_and_values() {
-        let text = all().render();
-        for line in [
-            r#"actiond_webhooks_total{outcome="queued",platform="openai"} 1"#,
-            r#"actiond_calls_total{function="f",outcome="success",platform="openai"} 1"#,
-            r#"actiond_publish_seconds_bucket{le="0.0025"} 1"#,
-            r#"actiond_handler_seconds_bucket{function="f",le="0.25"} 0"#,
-            r#"actiond_handler_seconds_sum{function="f"} 0.3"#,
-            r#"actiond_result_latency_seconds_bucket{platform="openai",le="60"} 0"#,
-            r#"actiond_result_latency_seconds_count{platform="openai"} 1"#,
-            "actiond_calls_in_flight 1",
-            r#"actiond_unknown_function_total{platform="openai"} 1"#,
-            "actiond_sessions_due 3",
-            "actiond_broker_up 1",
-            "actiond_dead 2",
-            "actiond_oldest_pending_seconds 1.5",
-            r#"actiond_submissions_total{outcome="accepted",platform="openai"} 1"#,
-            r#"actiond_swept_sessions_total{platform="openai"} 2"#,
-            r#"actiond_pool_sessions{pool="gpu"} 3"#,
-            r#"actiond_pool_workers{pool="gpu"} 0"#,
-        ] {
-            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
-        }
-    }
-
-    #[test]
-    fn the_age_of_the_last_delivery_is_shown_from_the_first_one() {
-        let metrics = Metrics::new();
-        assert!(!metrics.render().contains("last_delivery"));
-        metrics.delivered();
-        assert!(metrics.render().contains("\nactiond_last_delivery_age_seconds 0"));
-    }
-}
+mod tests;

@@ -109,6 +109,11 @@ pub trait Queue: Send + Sync {
         None
     }
 
+    /// How many messages wait for a worker, over what is connected anyway; `None` when that cannot be told now.
+    async fn depth(&self) -> Option<u64> {
+        None
+    }
+
     /// Flushes acknowledgements and closes. Called last, after every delivery was settled or given up.
     async fn close(&self);
 }

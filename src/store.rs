@@ -11,6 +11,7 @@ mod inspect;
 mod judge;
 mod ledger;
 mod operator;
+mod overview;
 mod postgres;
 mod prune;
 mod sqlite;
@@ -29,6 +30,7 @@ pub use self::{
     inspect::{Inspection, Schema, inspect},
     ledger::Ledger,
     operator::{CallRow, Details, Filter, Reset, STATES},
+    overview::{Appointment, Pause, Tally},
     postgres::Postgres,
     prune::Pruned,
     sqlite::{Database, Sqlite},
@@ -312,6 +314,18 @@ pub trait Store: Approvals + Actions {
     /// Gives a session's calls without a result fresh attempts and, if less is left, this much time. Whether they may run is
     /// judged as before.
     async fn revive(&self, session: &SessionKey, deadline: Duration) -> Result<()>;
+
+    /// How many calls of each function are in each state, of those first seen within this time.
+    async fn tally(&self, within: Duration) -> Result<Vec<Tally>>;
+
+    /// At most `limit` sessions that are to be looked at again, the earliest first, that come after `after`. No sweeps.
+    async fn agenda(&self, after: Option<&Appointment>, limit: usize) -> Result<Vec<Appointment>>;
+
+    /// The functions that are paused.
+    async fn pauses(&self) -> Result<Vec<Pause>>;
+
+    /// Pauses a function, or resumes it, in every worker of this store. `false`: it was so already.
+    async fn set_paused(&self, function: &str, paused: bool) -> Result<bool>;
 
     /// Looks at `limit` calls that were first seen `older` ago, from the instant `from` on (Unix milliseconds, 0 for the
     /// oldest), and deletes those that have ended and that nothing has touched since.

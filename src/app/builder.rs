@@ -152,6 +152,7 @@ impl Code {
             },
             platforms: config.platforms.clone(),
             dedupe: config.dedupe,
+            redact: config.redact.clone(),
             pool: config.pool.clone(),
             source: None,
         })

@@ -28,8 +28,8 @@ pub(super) fn verifiers(platforms: &[platform::Config]) -> anyhow::Result<HashMa
         .collect()
 }
 
-/// Those whose sessions are asked for.
-pub(super) fn accounts(
+/// What speaks to each account whose sessions are asked for, by its name.
+pub fn accounts(
     platforms: &[platform::Config],
     client: &http::Client,
 ) -> anyhow::Result<HashMap<Arc<str>, Arc<Account>>> {

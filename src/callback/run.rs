@@ -129,6 +129,9 @@ impl Run<'_> {
     async fn enter(&self, until: Instant) -> Option<Slot> {
         loop {
             let now = Instant::now();
+            if self.callbacks.functions.is_paused(&self.function.name) {
+                return None;
+            }
             match self.function.limits.enter(now) {
                 Ok(slot) => return Some(slot),
                 Err(_) if now >= until => return None,

@@ -1,5 +1,7 @@
 //! `actiond approvals`: the calls that wait for a person, and what the person says.
 
+use std::collections::HashMap;
+
 use anyhow::{Context as _, anyhow};
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -10,6 +12,7 @@ use super::{
 };
 use crate::{
     app, approval,
+    redact::{self, Path},
     shown::pretty,
     store::{Approval, ApprovalFilter, Decide, Decided, Ledger},
 };
@@ -73,7 +76,8 @@ pub(super) struct DecisionArgs {
 pub(super) async fn approvals(file: &ConfigFile, command: ApprovalsCommand) -> Result<(), Failure> {
     let config = file.load()?;
     let ledger = Ledger::new(app::open_existing(&config.store).await?.store, config.store.timeout);
-    let operator = Operator { ledger };
+    let redact = config.functions.into_iter().map(|function| (function.name, function.redact)).collect();
+    let operator = Operator { ledger, redact };
     match command {
         ApprovalsCommand::List { all, function, after, json } => {
             operator.list(ApprovalFilter { all, function }, after, json).await
@@ -89,6 +93,8 @@ const PAGE: usize = 200;
 
 struct Operator {
     ledger: Ledger,
+    /// What of each function's arguments is not shown.
+    redact: HashMap<String, Vec<Path>>,
 }
 
 impl Operator {
@@ -119,10 +125,12 @@ impl Operator {
 
     async fn show(&self, name: &str, with_arguments: bool, json: bool) -> Result<(), Failure> {
         let approval = self.find(name).await?;
+        let hidden = self.redact.get(&approval.function).map_or(&[][..], Vec::as_slice);
         let arguments = approval.arguments.as_deref().filter(|_| with_arguments);
+        let arguments = arguments.map(|arguments| redact::show(hidden, arguments.as_bytes()));
         let mut fields = to_json(&approval);
         if json {
-            if let (Some(arguments), Some(fields)) = (arguments, fields.as_object_mut()) {
+            if let (Some(arguments), Some(fields)) = (&arguments, fields.as_object_mut()) {
                 fields.insert("arguments".to_owned(), serde_json::from_str(arguments).unwrap_or_default());
             }
             return print(&json_line(&fields));
@@ -131,7 +139,7 @@ impl Operator {
         let fields = fields.map(|(name, value)| vec![name.clone(), escape(value.as_str().unwrap_or_default())]);
         print(&table(&fields.collect::<Vec<_>>()))?;
         match arguments {
-            Some(arguments) => print(&format!("arguments\n{}\n", pretty(arguments))),
+            Some(arguments) => print(&format!("arguments\n{}\n", pretty(&arguments))),
             None => Ok(()),
         }
     }

@@ -1,22 +1,20 @@
 //! `actiond calls`: what the ledger holds, and what an operator does about a call that does not go on by itself.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::{
     ConfigFile, Failure,
     export::{ExportArgs, export},
-    show::{age, escape, json_line, parse_age, print, table, time},
+    office::{Office, ServerArgs},
+    show::{age, escape, json_line, parse_age, print, table},
 };
 use crate::{
-    app,
-    config::Config,
-    http,
-    session::{CallKey, Output, SessionKey, ToolResult},
-    store::{CallRow, Filter, Reset, STATES, Store},
+    operator::{self, Act, ListCalls, view},
+    store::{CallRow, Filter, STATES, Store},
 };
 
 #[derive(Subcommand)]
@@ -45,7 +43,7 @@ pub(super) enum CallsCommand {
     Show {
         /// PLATFORM/SESSION/TURN/CALL_ID, or a call id that only one call has
         call: String,
-        /// Show the stored result too
+        /// Show the stored result too; what the function's redact names is hidden
         #[arg(long)]
         body: bool,
         /// As JSON
@@ -88,6 +86,19 @@ pub(super) enum CallsCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Answer a call with an error that says so: its agent goes on, a handler that runs for it is stopped
+    #[command(after_help = "Example:  actiond calls cancel call_1 --reason 'the order is closed'")]
+    Cancel {
+        /// PLATFORM/SESSION/TURN/CALL_ID, or a call id that only one call has
+        #[arg(required = true)]
+        calls: Vec<String>,
+        /// Told to the agent
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+        /// One JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(clap::Args)]
@@ -123,202 +134,127 @@ pub(super) struct ResultArgs {
     error: Option<String>,
 }
 
-pub(super) async fn calls(file: &ConfigFile, command: CallsCommand) -> Result<(), Failure> {
-    let config = file.load()?;
-    let store = app::open_existing(&config.store).await?.store;
-    let ledger = Operator { config, store };
+pub(super) async fn calls(file: &ConfigFile, server: &ServerArgs, command: CallsCommand) -> Result<(), Failure> {
+    let office = Office::open(server, file).await?;
     match command {
-        CallsCommand::List { filter, limit, after, json } => ledger.list(filter, limit, after, json).await,
-        CallsCommand::Export(args) => export(&*ledger.store, args).await,
-        CallsCommand::Show { call, body, json } => ledger.show(&call, body, json).await,
-        CallsCommand::Retry { calls, json } => {
-            ledger.reset_all(&calls, json, |deadline| Reset::Retry { deadline }).await
+        CallsCommand::List { filter, limit, after, json } => list(&office, filter, limit, after, json).await,
+        CallsCommand::Export(args) => export(&office, args).await,
+        CallsCommand::Show { call, body, json } => show(&office, &call, body, json).await,
+        CallsCommand::Retry { calls, json } => act(&office, &calls, &Act::Retry, json).await,
+        CallsCommand::Resubmit { calls, new_key, json } => act(&office, &calls, &Act::Resubmit { new_key }, json).await,
+        CallsCommand::Resolve { call, result: ResultArgs { output, error }, json } => {
+            act(&office, &[call], &Act::resolve(output, error), json).await
         }
-        CallsCommand::Resubmit { calls, new_key, json } => {
-            ledger.reset_all(&calls, json, |_| Reset::Resubmit { new_key }).await
-        }
-        CallsCommand::Resolve { call, result, json } => ledger.resolve(&call, result, json).await,
+        CallsCommand::Cancel { calls, reason, json } => act(&office, &calls, &Act::Cancel { reason }, json).await,
     }
 }
 
-struct Operator {
-    config: Config,
-    store: Arc<dyn Store>,
+async fn list(office: &Office, args: FilterArgs, limit: u32, after: Option<String>, json: bool) -> Result<(), Failure> {
+    let filter = Filter {
+        state: args.state,
+        function: args.function,
+        platform: args.platform,
+        session: args.session,
+        older_than: args.older_than,
+        newer_than: args.newer_than,
+        ..Filter::default()
+    };
+    let list = ListCalls { filter, name: None, after, cursor: None, limit: limit as usize };
+    let view::Calls { calls, next } = office.calls(&list).await?;
+    if json {
+        return print(&calls.iter().map(|call| json_line(&json!(call))).collect::<String>());
+    }
+    let header = ["CALL", "FUNCTION", "STATE", "ATTEMPT", "AGE", "CHANGED", "DETAIL"].map(str::to_owned);
+    let mut lines = vec![header.to_vec()];
+    lines.extend(calls.iter().map(|call| {
+        vec![
+            escape(&call.call),
+            escape(&call.function),
+            call.state.clone(),
+            call.attempt.to_string(),
+            age(call.created_at.as_millisecond()),
+            age(call.updated_at.as_millisecond()),
+            escape(&clip(call.detail.as_deref().unwrap_or_default())),
+        ]
+    }));
+    let Some(last) = calls.last() else {
+        eprintln!("no calls");
+        return Ok(());
+    };
+    print(&table(&lines))?;
+    if next.is_some() {
+        eprintln!("there are more: --after '{}'", escape(&last.call));
+    }
+    Ok(())
 }
 
-impl Operator {
-    async fn list(&self, args: FilterArgs, limit: u32, after: Option<String>, json: bool) -> Result<(), Failure> {
-        let after = match after {
-            Some(name) => Some(self.find(&name).await?),
-            None => None,
-        };
-        let filter = Filter {
-            state: args.state,
-            function: args.function,
-            platform: args.platform,
-            session: args.session,
-            older_than: args.older_than,
-            newer_than: args.newer_than,
-            ..Filter::default()
-        };
-        let limit = limit as usize;
-        let mut rows = self.store.calls(&filter, after.as_ref(), limit + 1).await.context(READ)?;
-        let more = rows.len() > limit;
-        rows.truncate(limit);
-        if json {
-            return print(&rows.iter().map(|row| json_line(&to_json(row))).collect::<String>());
-        }
-        let header = ["CALL", "FUNCTION", "STATE", "ATTEMPT", "AGE", "CHANGED", "DETAIL"].map(str::to_owned);
-        let mut lines = vec![header.to_vec()];
-        lines.extend(rows.iter().map(|row| {
-            vec![
-                escape(&row.key.to_string()),
-                escape(&row.function),
-                row.state.clone(),
-                row.attempt.to_string(),
-                age(row.created_at),
-                age(row.updated_at),
-                escape(&clip(row.detail.as_deref().unwrap_or_default())),
-            ]
-        }));
-        let Some(last) = rows.last() else {
-            eprintln!("no calls");
-            return Ok(());
-        };
-        print(&table(&lines))?;
-        if more {
-            eprintln!("there are more: --after '{}'", escape(&last.key.to_string()));
-        }
-        Ok(())
+async fn show(office: &Office, name: &str, with_body: bool, json: bool) -> Result<(), Failure> {
+    let detail = office.show(name).await?;
+    let mut fields = json!(detail.call);
+    if let (true, Some(body)) = (with_body, detail.result) {
+        fields["body"] = Value::String(body);
     }
-
-    async fn show(&self, name: &str, with_body: bool, json: bool) -> Result<(), Failure> {
-        let row = self.find(name).await?;
-        let (body, history) = match self.store.call(&row.key).await.context(READ)? {
-            Some(details) => (details.body, details.history),
-            None => (None, Vec::new()),
-        };
-        let body = body.filter(|_| with_body).map(|body| String::from_utf8_lossy(&body).into_owned());
-        let mut fields = to_json(&row);
-        if let (Some(body), Some(fields)) = (&body, fields.as_object_mut()) {
-            fields.insert("body".to_owned(), json!(body));
-        }
-        if json {
-            if let Some(fields) = fields.as_object_mut() {
-                fields.insert("history".to_owned(), Value::Array(history));
-            }
-            return print(&json_line(&fields));
-        }
-        let lines =
-            fields.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()).map(|(name, value)| {
-                let shown = value.as_str().map_or_else(|| value.to_string(), escape);
-                vec![name.clone(), shown]
-            });
-        print(&table(&lines.collect::<Vec<_>>()))?;
-        print(&format!("\n{}", table(&history.iter().map(event_line).collect::<Vec<_>>())))
+    if json {
+        fields["history"] = Value::Array(detail.history);
+        return print(&json_line(&fields));
     }
-
-    /// Each by itself: one that cannot be changed does not keep the others.
-    async fn reset_all(&self, names: &[String], json: bool, reset: impl Fn(Duration) -> Reset) -> Result<(), Failure> {
-        let mut failed = false;
-        for name in names {
-            let done = async {
-                let row = self.find(name).await?;
-                let reset = reset(self.platform(&row.key.session)?.call_deadline);
-                self.reset(&row, &reset, json).await
-            };
-            if let Err(error) = done.await {
-                failed = true;
-                eprintln!("error: {error:#}");
-            }
-        }
-        if failed { Err(Failure::Said) } else { Ok(()) }
-    }
-
-    async fn resolve(&self, name: &str, result: ResultArgs, json: bool) -> Result<(), Failure> {
-        let row = self.find(name).await?;
-        let platform = self.platform(&row.key.session)?;
-        let adapter = app::adapter(platform, &http::client().context("cannot make an HTTP client")?)?;
-        let result = match (result.output, result.error) {
-            (Some(text), _) => ToolResult::Success(Output::Text(text)),
-            (None, text) => ToolResult::Error(text.unwrap_or_default()),
-        };
-        let reset = Reset::Resolve {
-            success: matches!(result, ToolResult::Success(_)),
-            submission: adapter.encode(&row.key, &result, row.next_generation()),
-            detail: "resolved by an operator".to_owned(),
-        };
-        Ok(self.reset(&row, &reset, json).await?)
-    }
-
-    async fn reset(&self, row: &CallRow, reset: &Reset, json: bool) -> anyhow::Result<()> {
-        let call = row.key.to_string();
-        let shown = escape(&call);
-        if let Some(why) = row.refuses(reset) {
-            return Err(anyhow!("{shown} is {}: {why}", row.state));
-        }
-        if !self.store.reset(row, reset, &person()).await.context("cannot change the call")? {
-            return Err(anyhow!("{shown} changed meanwhile: look at it again, then repeat the command"));
-        }
-        let (outcome, next) = match reset {
-            Reset::Retry { .. } => ("retrying", "its handler runs again"),
-            Reset::Resubmit { .. } => ("resubmitted", "its stored result is submitted again"),
-            Reset::Resolve { .. } => ("resolved", "the result is stored and will be submitted"),
-        };
-        let line = match json {
-            true => json_line(&json!({ "call": call, "outcome": outcome })),
-            false => format!("{shown}  {next}\n"),
-        };
-        // What is done is done, whether or not somebody reads of it.
-        let _ = print(&line);
-        Ok(())
-    }
-
-    fn platform(&self, session: &SessionKey) -> anyhow::Result<&crate::platform::Config> {
-        let found = self.config.platforms.iter().find(|platform| *platform.name == *session.platform);
-        found.ok_or_else(|| {
-            anyhow!("platform {} is not in the config: no worker would answer", escape(&session.platform))
-        })
-    }
-
-    async fn find(&self, name: &str) -> anyhow::Result<CallRow> {
-        find(&*self.store, name).await
-    }
-}
-
-/// The call that a person named, by its whole key or by a call id that is unique.
-pub(super) async fn find(store: &dyn Store, name: &str) -> anyhow::Result<CallRow> {
-    let mut found = Vec::new();
-    for key in keys(name) {
-        found.extend(store.call(&key).await.context(READ)?.map(|details| details.row));
-    }
-    if found.is_empty() {
-        let filter = Filter { call_id: Some(name.to_owned()), ..Filter::default() };
-        found = store.calls(&filter, None, 2).await.context(READ)?;
-    }
-    match (found.pop(), found.pop()) {
-        (Some(row), None) => Ok(row),
-        (Some(_), Some(_)) => {
-            Err(anyhow!("several calls are named {}: use PLATFORM/SESSION/TURN/CALL_ID", escape(name)))
-        }
-        (None, _) => Err(anyhow!("there is no call {}", escape(name))),
-    }
+    let lines = fields.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()).map(|(name, value)| {
+        let shown = value.as_str().map_or_else(|| value.to_string(), escape);
+        vec![name.clone(), shown]
+    });
+    print(&table(&lines.collect::<Vec<_>>()))?;
+    print(&format!("\n{}", table(&detail.history.iter().map(event_line).collect::<Vec<_>>())))
 }
 
 /// One entry of a history: when, what, and what is known of it.
 fn event_line(entry: &Value) -> Vec<String> {
-    let at = entry["at"].as_i64().map_or_else(String::new, time);
+    let time = |value: &Value| value.as_i64().map_or_else(String::new, |ms| view::instant(ms).to_string());
     let event = escape(entry["event"].as_str().unwrap_or_default());
     let known = entry.as_object().into_iter().flatten().filter(|(name, _)| !["at", "event"].contains(&name.as_str()));
     let known = known.map(|(name, value)| {
         let value = match (name.as_str(), value) {
-            ("accepted_at", value) => value.as_i64().map_or_else(String::new, time),
+            ("accepted_at", value) => time(value),
             (_, Value::String(text)) => escape(text),
             (_, value) => value.to_string(),
         };
         format!("{name}={value}")
     });
-    vec![at, event, known.collect::<Vec<_>>().join("  ")]
+    vec![time(&entry["at"]), event, known.collect::<Vec<_>>().join("  ")]
+}
+
+/// Each by itself: one that cannot be changed does not keep the others.
+async fn act(office: &Office, names: &[String], act: &Act, json: bool) -> Result<(), Failure> {
+    let mut failed = false;
+    for name in names {
+        match office.act(name, act).await {
+            Ok(done) => tell(&done, json),
+            Err(error) => {
+                failed = true;
+                eprintln!("error: {}", escape(&error.to_string()));
+            }
+        }
+    }
+    if failed { Err(Failure::Said) } else { Ok(()) }
+}
+
+fn tell(done: &view::Done, json: bool) {
+    let next = match done.outcome.as_str() {
+        "retrying" => "its handler runs again",
+        "resubmitted" => "its stored result is submitted again",
+        "cancelled" => "the agent will be told that it was cancelled",
+        _ => "the result is stored and will be submitted",
+    };
+    let line = match json {
+        true => json_line(&json!(done)),
+        false => format!("{}  {next}\n", escape(&done.call)),
+    };
+    // What is done is done, whether or not somebody reads of it.
+    let _ = print(&line);
+}
+
+/// The call that a person named, in a store at hand.
+pub(super) async fn find(store: &dyn Store, name: &str) -> anyhow::Result<CallRow> {
+    operator::find(store, name).await.map_err(|error| anyhow!("{}", escape(&error.to_string())))
 }
 
 /// Who types, for histories.
@@ -329,20 +265,6 @@ pub(super) fn person() -> String {
 
 pub(super) const READ: &str = "cannot read the store; if it is new, actiond migrate creates its tables";
 
-/// Every key that is displayed so: ids may have slashes themselves.
-fn keys(name: &str) -> Vec<CallKey> {
-    let Some((platform, rest)) = name.split_once('/') else { return Vec::new() };
-    let slashes: Vec<usize> = rest.match_indices('/').map(|(at, _)| at).take(12).collect();
-    let mut keys = Vec::new();
-    for (place, first) in slashes.iter().enumerate() {
-        for second in &slashes[place + 1..] {
-            let session = SessionKey::new(platform, &rest[..*first]);
-            keys.push(CallKey::new(session, &rest[first + 1..*second], &rest[second + 1..]));
-        }
-    }
-    keys
-}
-
 /// What fits in a line; `show` has the rest.
 fn clip(text: &str) -> String {
     match text.char_indices().nth(60) {
@@ -351,46 +273,9 @@ fn clip(text: &str) -> String {
     }
 }
 
-/// States in which a call is left alone until a time.
-const WAITS: [&str; 4] = ["claimed", "waiting", "retrying", "submitted"];
-
-pub(super) fn to_json(row: &CallRow) -> Value {
-    json!({
-        "call": row.key.to_string(),
-        "platform": &*row.key.session.platform,
-        "session": &*row.key.session.session,
-        "turn": &*row.key.turn,
-        "call_id": &*row.key.call_id,
-        "function": row.function,
-        "state": row.state,
-        "attempt": row.attempt,
-        "fence": row.fence,
-        "generation": row.generation,
-        "submissions": row.submissions,
-        "success": row.success,
-        "approval": row.approval,
-        "detail": row.detail,
-        "idempotency_key": row.idempotency_key,
-        "body_len": row.body_len,
-        "created_at": time(row.created_at),
-        "updated_at": time(row.updated_at),
-        "until_at": WAITS.contains(&row.state.as_str()).then(|| time(row.until_at)),
-        "deadline_at": time(row.deadline_at),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_name_stands_for_every_key_that_is_displayed_so() {
-        let one = keys("openai/sess_1/turn_1/call_1");
-        assert_eq!(one, [CallKey::new(SessionKey::new("openai", "sess_1"), "turn_1", "call_1")]);
-        let odd = CallKey::new(SessionKey::new("openai", "a/b"), "", "c/d");
-        assert!(keys(&odd.to_string()).contains(&odd));
-        assert!(keys("call_1").is_empty() && keys("a/b").is_empty());
-    }
 
     #[test]
     fn a_long_detail_is_cut_between_characters() {

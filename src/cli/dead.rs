@@ -1,29 +1,16 @@
 //! `actiond dead`: what was put aside, back to the workers or away for good.
 
-mod pick;
-mod settle;
+use std::{num::NonZeroU32, time::Duration};
 
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
-
-use anyhow::{Context as _, anyhow};
-use async_trait::async_trait;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use self::{
-    pick::{Pick, PickArgs},
-    settle::{Settle, Way},
-};
 use super::{
     ConfigFile, Failure,
-    show::{age, escape, json_line, print, table, time},
+    office::{Office, ServerArgs},
+    show::{Progress, age, escape, json_line, parse_age, print, table},
 };
-use crate::{
-    app,
-    config::Config,
-    queue::{Dead, DeadLetters, Fate, Review},
-    store::Store,
-};
+use crate::operator::{Order, Pick, Told, Way, view};
 
 #[derive(Subcommand)]
 pub(super) enum DeadCommand {
@@ -79,6 +66,33 @@ pub(super) enum DeadCommand {
     },
 }
 
+/// Which messages a command is about.
+#[derive(clap::Args, Clone)]
+pub(super) struct PickArgs {
+    /// Only messages of this platform
+    #[arg(long, value_name = "NAME")]
+    platform: Option<String>,
+    /// Only messages whose session has a call of this function in the store
+    #[arg(long, value_name = "NAME")]
+    function: Option<String>,
+    /// Only messages whose reason holds this text, in any case
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Only messages put aside longer ago, such as 1h
+    #[arg(long, value_name = "AGE", value_parser = parse_age)]
+    older_than: Option<Duration>,
+    /// Only messages put aside since, such as 30m
+    #[arg(long, value_name = "AGE", value_parser = parse_age)]
+    newer_than: Option<Duration>,
+}
+
+impl From<PickArgs> for Pick {
+    fn from(args: PickArgs) -> Self {
+        let PickArgs { platform, function, reason, older_than, newer_than } = args;
+        Self { platform, function, reason, older_than, newer_than }
+    }
+}
+
 /// Which messages a command settles.
 #[derive(clap::Args)]
 pub(super) struct Which {
@@ -100,14 +114,7 @@ pub(super) struct Which {
     json: bool,
 }
 
-/// What every one of the commands works with.
-struct Office {
-    config: Config,
-    store: Arc<dyn Store>,
-    letters: Arc<dyn DeadLetters>,
-}
-
-pub(super) async fn dead(file: &ConfigFile, command: DeadCommand) -> Result<(), Failure> {
+pub(super) async fn dead(file: &ConfigFile, server: &ServerArgs, command: DeadCommand) -> Result<(), Failure> {
     match &command {
         DeadCommand::Redrive { which, .. } | DeadCommand::Purge { which, .. } => which.check()?,
         _ => {}
@@ -117,160 +124,126 @@ pub(super) async fn dead(file: &ConfigFile, command: DeadCommand) -> Result<(), 
     {
         return Err(Failure::Config("purge deletes for good: look with --dry-run, then repeat it with --yes".into()));
     }
-    let config = file.load()?;
-    let opened = app::open_existing(&config.store).await?;
-    let letters = app::dead_letters(&config.queue, &opened)?;
-    let office = Office { config, store: opened.store, letters };
+    let office = Office::open(server, file).await?;
     match command {
-        DeadCommand::List { pick, limit, after, json } => office.list(pick, limit as usize, after, json).await,
-        DeadCommand::Show { id, body, json } => office.show(id, body, json).await,
-        DeadCommand::Redrive { which, rate, force } => office.settle(which, Way::Redrive { rate, force }).await,
-        DeadCommand::Purge { which, .. } => office.settle(which, Way::Purge).await,
+        DeadCommand::List { pick, limit, after, json } => {
+            list(&office, &pick.into(), limit as usize, after, json).await
+        }
+        DeadCommand::Show { id, body, json } => show(&office, &id, body, json).await,
+        DeadCommand::Redrive { which, rate, force } => {
+            settle(&office, which, Way::Redrive { pause: rate, force }).await
+        }
+        DeadCommand::Purge { which, .. } => settle(&office, which, Way::Purge).await,
     }
 }
 
 impl Which {
     fn check(&self) -> Result<(), Failure> {
-        match self.ids.is_empty() && !self.all && self.pick.is_any() {
+        match self.ids.is_empty() && !self.all && Pick::from(self.pick.clone()).is_any() {
             true => Err(Failure::Config("say which: IDs, a filter such as --platform, or --all".to_owned())),
             false => Ok(()),
         }
     }
 }
 
-impl Office {
-    async fn list(&self, pick: PickArgs, limit: usize, after: Option<String>, json: bool) -> Result<(), Failure> {
-        let mut list = List { pick: Pick::new(pick, self.store.clone(), true), limit, after, found: Vec::new() };
-        self.review(&mut list).await?;
-        list.pick.ended().context("cannot read the store")?;
-        if let Some(id) = list.after {
-            return Err(anyhow!("there is no dead message {}", escape(&id)).into());
-        }
-        let more = list.found.len() > limit;
-        list.found.truncate(limit);
-        if json {
-            return print(&list.found.iter().map(|(dead, known)| json_line(&to_json(dead, known))).collect::<String>());
-        }
-        let mut lines = vec![["ID", "SESSION", "FUNCTIONS", "AGE", "REDRIVEN", "REASON"].map(str::to_owned).to_vec()];
-        lines.extend(list.found.iter().map(|(dead, functions)| {
-            vec![
-                dead.id.clone(),
-                session(dead),
-                if functions.is_empty() { "-".to_owned() } else { escape(&functions.join(",")) },
-                dead.at.map_or_else(|| "-".to_owned(), age),
-                dead.redriven.to_string(),
-                escape(&dead.reason),
-            ]
-        }));
-        let Some((last, _)) = list.found.last() else {
-            eprintln!("no dead messages");
-            return Ok(());
-        };
-        print(&table(&lines))?;
-        if more {
-            eprintln!("there are more: --after {}", last.id);
-        }
-        Ok(())
+async fn list(office: &Office, pick: &Pick, limit: usize, after: Option<String>, json: bool) -> Result<(), Failure> {
+    let view::DeadMessages { messages, next } = office.dead(pick, after, limit).await?;
+    if messages.iter().any(|dead| dead.functions.is_none()) {
+        eprintln!("warning: functions are not shown: cannot read the store");
     }
-
-    async fn show(&self, id: String, body: bool, json: bool) -> Result<(), Failure> {
-        let mut find = Find { id, found: None };
-        self.review(&mut find).await?;
-        let Some(dead) = find.found else {
-            return Err(anyhow!("there is no dead message {}", escape(&find.id)).into());
-        };
-        let functions = pick::functions(&*self.store, &dead).await.context("cannot read the store")?;
-        let mut fields = to_json(&dead, &functions);
-        if let (true, Some(fields)) = (body, fields.as_object_mut()) {
-            fields.insert("body".to_owned(), json!(String::from_utf8_lossy(&dead.bytes)));
-        }
-        if json {
-            return print(&json_line(&fields));
-        }
-        let lines = fields.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
-        let lines = lines.map(|(name, value)| {
-            let shown = value.as_str().map_or_else(|| value.to_string(), escape);
-            vec![name.clone(), shown]
-        });
-        print(&table(&lines.collect::<Vec<_>>()))
+    if json {
+        return print(&messages.iter().map(|dead| json_line(&json!(dead))).collect::<String>());
     }
-
-    async fn settle(&self, which: Which, way: Way) -> Result<(), Failure> {
-        let mut settle = Settle::new(which, way, self.store.clone(), self.deadlines());
-        let reviewed = self.review(&mut settle).await;
-        let failed = settle.end(reviewed.is_err())?;
-        reviewed?;
-        if failed { Err(Failure::Said) } else { Ok(()) }
+    let mut lines = vec![["ID", "SESSION", "FUNCTIONS", "AGE", "REDRIVEN", "REASON"].map(str::to_owned).to_vec()];
+    lines.extend(messages.iter().map(|dead| {
+        let functions = dead.functions.as_deref().filter(|functions| !functions.is_empty());
+        vec![
+            escape(&dead.id),
+            session(dead.session_key()),
+            functions.map_or_else(|| "-".to_owned(), |functions| escape(&functions.join(","))),
+            dead.dead_at.map_or_else(|| "-".to_owned(), |at| age(at.as_millisecond())),
+            dead.redriven.to_string(),
+            escape(&dead.reason),
+        ]
+    }));
+    let Some(last) = messages.last() else {
+        eprintln!("no dead messages");
+        return Ok(());
+    };
+    print(&table(&lines))?;
+    if next.is_some() {
+        eprintln!("there are more: --after {}", escape(&last.id));
     }
-
-    async fn review(&self, review: &mut dyn Review) -> Result<(), Failure> {
-        Ok(self.letters.review(review).await.context("cannot go through the dead messages")?)
-    }
-
-    /// The time that a platform's calls have.
-    fn deadlines(&self) -> Vec<(String, Duration)> {
-        self.config.platforms.iter().map(|platform| (platform.name.clone(), platform.call_deadline)).collect()
-    }
+    Ok(())
 }
 
-/// Collects what is picked, behind `after`, and one more.
-struct List {
-    pick: Pick,
-    limit: usize,
-    after: Option<String>,
-    found: Vec<(Dead, Vec<String>)>,
-}
-
-#[async_trait]
-impl Review for List {
-    async fn judge(&mut self, dead: &Dead) -> Fate {
-        if self.after.is_some() {
-            self.after.take_if(|after| *after == dead.id);
-            return Fate::Keep;
-        }
-        if let Some(functions) = self.pick.picks(dead).await {
-            self.found.push((dead.clone(), functions));
-        }
-        if self.found.len() > self.limit || self.pick.failed() { Fate::Stop } else { Fate::Keep }
+async fn show(office: &Office, id: &str, body: bool, json: bool) -> Result<(), Failure> {
+    let detail = office.dead_message(id).await?;
+    let mut fields = json!(detail.message);
+    if body {
+        fields["body"] = Value::String(detail.body);
     }
-}
-
-struct Find {
-    id: String,
-    found: Option<Dead>,
-}
-
-#[async_trait]
-impl Review for Find {
-    async fn judge(&mut self, dead: &Dead) -> Fate {
-        if dead.id != self.id {
-            return Fate::Keep;
-        }
-        self.found = Some(dead.clone());
-        Fate::Stop
+    if json {
+        return print(&json_line(&fields));
     }
+    let lines = fields.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+    let lines = lines.map(|(name, value)| {
+        let shown = value.as_str().map_or_else(|| value.to_string(), escape);
+        vec![name.clone(), shown]
+    });
+    print(&table(&lines.collect::<Vec<_>>()))
+}
+
+/// Says what is done as it is done, then how much it was.
+async fn settle(office: &Office, which: Which, way: Way) -> Result<(), Failure> {
+    let Which { ids, pick, all, max, dry_run, json } = which;
+    let order = Order { way, ids, pick: pick.into(), all, max: max.map(u32::from), dry_run };
+    let progress = Progress::new();
+    let mut tell = |told: Told<'_>| match told {
+        Told::Progress { seen, done } => progress.say(&format!("looked at {seen}, settled {done}")),
+        Told::Message(message) => {
+            progress.clear();
+            // The work goes on, whether or not somebody reads of it.
+            let _ = print(&line(message, json));
+        }
+    };
+    let settled = office.settle(order, &mut tell).await;
+    progress.clear();
+    let settled = settled?;
+    let verb = match (way, dry_run) {
+        (Way::Redrive { .. }, false) => "redriven",
+        (Way::Redrive { .. }, true) => "would be redriven",
+        (Way::Purge, false) => "purged",
+        (Way::Purge, true) => "would be purged",
+    };
+    let refused = if settled.refused > 0 { format!(", {} refused", settled.refused) } else { String::new() };
+    eprintln!("{} {verb}{refused}", settled.done);
+    if let Some(why) = &settled.broke_off {
+        eprintln!("error: {}", escape(why));
+    }
+    if settled.full && max.is_none() {
+        eprintln!("there may be more: repeat the command");
+    }
+    for id in &settled.missing {
+        eprintln!("error: there is no dead message {}", escape(id));
+    }
+    let failed = settled.refused > 0 || settled.broke_off.is_some() || !settled.missing.is_empty();
+    if failed { Err(Failure::Said) } else { Ok(()) }
+}
+
+fn line(message: &view::SettledMessage, json: bool) -> String {
+    if json {
+        return json_line(&json!(message));
+    }
+    let key = message.platform.as_ref().zip(message.session.as_ref());
+    let why = message.why.as_ref().map(|why| format!(": {}", escape(why))).unwrap_or_default();
+    let key = session(key.map(|(platform, session)| format!("{platform}/{session}")));
+    format!("{}  {key}  {}{why}\n", escape(&message.id), message.outcome)
 }
 
 /// `PLATFORM/SESSION`, where the message could be read.
-fn session(dead: &Dead) -> String {
-    dead.action.as_ref().map_or_else(|| "-".to_owned(), |action| escape(&action.session.to_string()))
-}
-
-fn to_json(dead: &Dead, functions: &[String]) -> Value {
-    let action = dead.action.as_ref();
-    json!({
-        "id": dead.id,
-        "reason": dead.reason,
-        "platform": action.map(|action| &*action.session.platform),
-        "session": action.map(|action| &*action.session.session),
-        "event": action.map(|action| &action.event),
-        "functions": functions,
-        "accepted_at": action.map(|action| time(action.accepted_at)),
-        "dead_at": dead.at.map(time),
-        "redriven": dead.redriven,
-        "readable": action.is_some(),
-        "size": dead.bytes.len(),
-    })
+fn session(key: Option<String>) -> String {
+    key.map_or_else(|| "-".to_owned(), |key| escape(&key))
 }
 
 /// `50/s`, `10/m` or `50`, which is a second's: the pause between two.

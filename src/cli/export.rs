@@ -2,15 +2,19 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use jiff::Timestamp;
-use serde_json::{Map, Value};
+use serde_json::{Value, json};
 
 use super::{
-    Failure, calls,
+    Failure,
+    office::Office,
     show::{Progress, escape, json_line, parse_age, print, time},
 };
-use crate::store::{CallRow, Details, Filter, STATES, Store};
+use crate::{
+    operator::{self, ListCalls, view},
+    store::{Filter, STATES},
+};
 
 /// Rows read at once.
 const PAGE: usize = 500;
@@ -53,12 +57,12 @@ struct With {
 }
 
 impl With {
-    fn add(self, details: Details, fields: &mut Map<String, Value>) {
-        if let Some(body) = details.body.filter(|_| self.results) {
-            fields.insert("body".to_owned(), String::from_utf8_lossy(&body).into());
+    fn add(self, detail: view::CallDetail, fields: &mut Value) {
+        if let Some(result) = detail.result.filter(|_| self.results) {
+            fields["body"] = result.into();
         }
         if self.history {
-            fields.insert("history".to_owned(), details.history.into());
+            fields["history"] = detail.history.into();
         }
     }
 }
@@ -81,7 +85,7 @@ fn millis(duration: Duration) -> i64 {
 }
 
 /// Writes every call once, however long it takes: what is first seen meanwhile is not waited for.
-pub(super) async fn export(store: &dyn Store, args: ExportArgs) -> Result<(), Failure> {
+pub(super) async fn export(office: &Office, args: ExportArgs) -> Result<(), Failure> {
     let until = args.until.unwrap_or_else(now);
     let filter = Filter {
         state: args.state,
@@ -93,23 +97,21 @@ pub(super) async fn export(store: &dyn Store, args: ExportArgs) -> Result<(), Fa
         oldest_first: true,
         ..Filter::default()
     };
-    let mut after = match &args.after {
-        Some(name) => Some(calls::find(store, name).await?),
-        None => None,
-    };
-    let (progress, mut count) = (Progress::new(), 0_u64);
+    let mut list = ListCalls { filter, after: args.after.clone(), limit: PAGE, ..ListCalls::default() };
+    let (progress, mut count, mut last) = (Progress::new(), 0_u64, args.after);
     loop {
-        let page = page(store, &filter, after.as_ref(), args.with).await;
-        let (rows, lines) = page.map_err(|error| {
+        let page = page(office, &list, args.with).await;
+        let (calls, lines) = page.map_err(|error| {
             progress.clear();
-            broken(&error, count, after.as_ref(), until)
+            broken(&error, count, last.as_deref(), until)
         })?;
         progress.clear();
         print(&lines)?;
-        count += rows.len() as u64;
+        count += calls.calls.len() as u64;
         progress.say(&format!("{count} calls"));
-        match rows.into_iter().last() {
-            Some(last) => after = Some(last),
+        last = calls.calls.last().map(|call| call.call.clone()).or(last);
+        match calls.next {
+            Some(next) => list = ListCalls { after: None, cursor: Some(next), ..list },
             None => break,
         }
     }
@@ -117,33 +119,30 @@ pub(super) async fn export(store: &dyn Store, args: ExportArgs) -> Result<(), Fa
     Ok(())
 }
 
-async fn page(
-    store: &dyn Store,
-    filter: &Filter,
-    after: Option<&CallRow>,
-    with: With,
-) -> anyhow::Result<(Vec<CallRow>, String)> {
-    let rows = store.calls(filter, after, PAGE).await.context(calls::READ)?;
+async fn page(office: &Office, list: &ListCalls, with: With) -> operator::Result<(view::Calls, String)> {
+    let calls = office.calls(list).await?;
     let mut lines = String::new();
-    for row in &rows {
-        let mut fields = calls::to_json(row);
+    for call in &calls.calls {
+        let mut fields = json!(call);
         if with.results || with.history {
-            let details = store.call(&row.key).await.context(calls::READ)?;
-            if let (Some(details), Some(fields)) = (details, fields.as_object_mut()) {
-                with.add(details, fields);
+            match office.detail(&call.id).await {
+                Ok(detail) => with.add(detail, &mut fields),
+                // Deleted meanwhile, for its age.
+                Err(operator::Error::NotFound(_)) => {}
+                Err(error) => return Err(error),
             }
         }
         lines += &json_line(&fields);
     }
-    Ok((rows, lines))
+    Ok((calls, lines))
 }
 
 /// What is written stays written: the rest follows it.
-fn broken(error: &anyhow::Error, count: u64, after: Option<&CallRow>, until: i64) -> anyhow::Error {
-    let Some(last) = after else { return anyhow!("{error:#}") };
-    let call = escape(&last.key.to_string());
+fn broken(error: &operator::Error, count: u64, last: Option<&str>, until: i64) -> anyhow::Error {
+    let error = escape(&error.to_string());
+    let Some(last) = last.map(escape) else { return anyhow!("{error}") };
     anyhow!(
-        "{error:#}\n{count} calls are written; go on with the same options and  --until {} --after '{call}'",
+        "{error}\n{count} calls are written; go on with the same options and  --until {} --after '{last}'",
         time(until)
     )
 }

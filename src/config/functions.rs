@@ -21,7 +21,9 @@ use crate::{
         source::{DEFAULT_MIN, DEFAULT_RERANKER, DEFAULT_TOP, search_parameters},
     },
     handler::{self, Body, CommandConfig, HttpConfig, McpConfig, QueryAccount, QueryCollectionConfig, Response, Sign},
-    mcp, platform, retry as policy,
+    mcp, platform,
+    redact::Path,
+    retry as policy,
     schema::Schema,
 };
 
@@ -101,6 +103,7 @@ fn function(
         approval: approval(&section.key("approval")),
         platforms: platforms(&section.key("platforms"), known),
         dedupe: section.key("dedupe").duration(SECOND..=24 * HOUR),
+        redact: section.key("redact").list().iter().filter_map(redacted).collect(),
         pool: pool(&section.key("pool"), pools),
     };
     if matches!(config.handler, handler::Config::QueryCollection(_)) && section.key("parameters").is_absent() {
@@ -134,6 +137,10 @@ fn parameters(item: &Item) -> Value {
 fn allow(item: &Item) -> Option<Rule> {
     let text = item.text()?;
     Rule::compile(text).map_err(|why| item.error(&why)).ok()
+}
+
+fn redacted(item: &Item) -> Option<Path> {
+    item.parse("must be a path such as $.card.number", |value| Path::parse(value.as_str()?))
 }
 
 fn metadata_key(item: &Item) -> Option<String> {

@@ -38,7 +38,7 @@ pub(super) fn size(text: &str) -> Option<u64> {
 }
 
 /// How `duration` would read it back.
-pub(super) fn show(duration: Duration) -> String {
+pub(crate) fn show(duration: Duration) -> String {
     let ms = duration.as_millis();
     let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
     match units.into_iter().find(|(_, unit)| ms >= *unit && ms.is_multiple_of(*unit)) {

@@ -1,6 +1,9 @@
 //! The functions that count now, whoever registers them, and which of them this process runs.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use arc_swap::ArcSwap;
 
@@ -13,6 +16,8 @@ pub struct Live {
     merged: ArcSwap<Registry>,
     expected: ArcSwap<Vec<Expected>>,
     serves: Serves,
+    /// Names of functions that an operator has paused.
+    paused: ArcSwap<BTreeSet<String>>,
 }
 
 /// Whose functions a process runs.
@@ -101,7 +106,7 @@ impl Live {
     pub fn serving(config: Registry, serves: Serves) -> Self {
         let merged = ArcSwap::from_pointee(config.clone());
         let layers = Mutex::new(Layers { config, imports: Vec::new() });
-        Self { layers, merged, expected: ArcSwap::default(), serves }
+        Self { layers, merged, expected: ArcSwap::default(), serves, paused: ArcSwap::default() }
     }
 
     pub fn serves(&self) -> &Serves {
@@ -165,6 +170,20 @@ impl Live {
     /// Whether a function of that name may be registered soon.
     pub fn is_expected(&self, name: &str) -> bool {
         self.expected.load().iter().any(|expected| !expected.came && expected.has(name))
+    }
+
+    /// From now on exactly these are not started here.
+    pub fn pause(&self, names: BTreeSet<String>) {
+        self.paused.store(Arc::new(names));
+    }
+
+    pub fn is_paused(&self, name: &str) -> bool {
+        self.paused.load().contains(name)
+    }
+
+    /// The names of what is paused.
+    pub fn paused(&self) -> Arc<BTreeSet<String>> {
+        self.paused.load_full()
     }
 
     fn change(&self, change: impl FnOnce(&mut Layers)) -> Arc<Registry> {

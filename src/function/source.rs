@@ -204,6 +204,7 @@ impl Source {
             approval: None,
             platforms: self.config.platforms.clone(),
             dedupe: None,
+            redact: Vec::new(),
             pool: self.config.pool.clone(),
             source: Some(self.label.clone()),
         })

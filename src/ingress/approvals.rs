@@ -20,6 +20,7 @@ use tower_http::timeout::TimeoutLayer;
 use crate::{
     approval::{self, notify::Links},
     function::Live,
+    redact,
     session::CallKey,
     shown::{escape, pretty},
     store::{self, Approval, Decide, Decided, Decision, Ledger},
@@ -116,11 +117,13 @@ impl Approvals {
 
     fn question(&self, approval: &Approval) -> Markup {
         let function = self.functions.load().by_name(&approval.function).cloned();
+        let arguments = approval.arguments.as_deref().unwrap_or("{}");
+        let hidden = function.as_ref().map_or(&[][..], |function| &function.redact);
         html! {
             @if let Some(function) = &function { p { (escape(&function.description)) } }
             (facts(approval))
             h2 { "Arguments" }
-            pre { (pretty(approval.arguments.as_deref().unwrap_or("{}"))) }
+            pre { (pretty(&redact::show(hidden, arguments.as_bytes()))) }
             form method="post" {
                 label { "Your name" input name="by" maxlength="80" autocomplete="name"; }
                 label { "Reason, which the agent reads if you deny" textarea name="reason" rows="3" maxlength="1000" {} }

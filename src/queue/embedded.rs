@@ -45,6 +45,7 @@ const REJECT: &str = "
     UPDATE queue SET reason = ?2, dead_at = CAST(unixepoch('subsec') * 1000 AS INTEGER) WHERE id = ?1";
 const DEAD: &str = "
     SELECT id, message, reason, dead_at, redriven FROM queue WHERE reason IS NOT NULL AND id > ?1 ORDER BY id LIMIT 1";
+const COUNT_READY: &str = "SELECT count(*) FROM queue WHERE taken = 0 AND reason IS NULL";
 const COUNT_DEAD: &str = "SELECT count(*) FROM queue WHERE reason IS NOT NULL";
 /// A new row, so that it comes after what waits already.
 const REDRIVE: &str = "
@@ -115,6 +116,11 @@ impl Queue for Embedded {
 
     async fn count_dead(&self) -> Option<u64> {
         let row = sqlx::query(COUNT_DEAD).fetch_one(&self.database.reads).await.ok()?;
+        row.try_get::<i64, _>(0).ok().and_then(|count| u64::try_from(count).ok())
+    }
+
+    async fn depth(&self) -> Option<u64> {
+        let row = sqlx::query(COUNT_READY).fetch_one(&self.database.reads).await.ok()?;
         row.try_get::<i64, _>(0).ok().and_then(|count| u64::try_from(count).ok())
     }
 

@@ -130,6 +130,14 @@ impl Queue for RabbitMq {
         counts.first().map(|found| found.message_count().into())
     }
 
+    async fn depth(&self) -> Option<u64> {
+        let pools = self.names.pools.iter().map(|(_, lane)| lane);
+        let queues: Vec<_> =
+            std::iter::once(&self.names.sessions).chain(pools).map(|lane| lane.queue.clone()).collect();
+        let counts = self.publisher.count(&queues).await?;
+        Some(counts.iter().map(|found| u64::from(found.message_count())).sum())
+    }
+
     async fn close(&self) {
         self.consuming.end().await;
         self.publishing.end().await;

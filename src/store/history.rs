@@ -99,12 +99,12 @@ pub(super) fn arrived(success: bool) -> String {
 
 /// Of an operator's act.
 pub(super) fn reset(reset: &Reset, by: &str) -> String {
-    let (event, success) = match reset {
-        Reset::Retry { .. } => ("retry", None),
-        Reset::Resubmit { .. } => ("resubmit", None),
-        Reset::Resolve { success, .. } => ("resolve", Some(*success)),
+    let (event, success, detail) = match reset {
+        Reset::Retry { .. } => ("retry", None, None),
+        Reset::Resubmit { .. } => ("resubmit", None, None),
+        Reset::Resolve { success, detail, .. } => ("resolve", Some(*success), Some(clip(detail))),
     };
-    Entry { event, success, by: Some(by), ..Entry::default() }.tail()
+    Entry { event, success, detail, by: Some(by), ..Entry::default() }.tail()
 }
 
 /// Of a call that waits for a person from now on.

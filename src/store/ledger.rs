@@ -3,8 +3,8 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use super::{
-    Actions, Approvals, Arrival, Arrived, Claim, ClaimRequest, Completion, Due, Mark, Note, Pruned, Result, Step,
-    Store, Taken, Unfinished, group::Group,
+    Actions, Approvals, Arrival, Arrived, Claim, ClaimRequest, Completion, Due, Mark, Note, Pause, Pruned, Result,
+    Step, Store, Taken, Unfinished, group::Group,
 };
 use crate::session::{CallKey, SessionKey};
 
@@ -115,6 +115,11 @@ impl Ledger {
 
     pub async fn oldest_pending(&self) -> Result<Option<Duration>> {
         self.store.oldest_pending().await
+    }
+
+    /// The functions that an operator has paused.
+    pub async fn pauses(&self) -> Result<Vec<Pause>> {
+        self.store.pauses().await
     }
 
     /// The store itself, for what needs no grouping.

@@ -79,6 +79,28 @@ pub enum Reset {
 }
 
 impl CallRow {
+    /// A place in a listing, whether or not the call is still there.
+    pub(crate) fn at(key: CallKey, created_at: i64) -> Self {
+        Self {
+            key,
+            function: String::new(),
+            state: String::new(),
+            attempt: 0,
+            fence: 0,
+            generation: 0,
+            submissions: 0,
+            success: None,
+            approval: None,
+            detail: None,
+            idempotency_key: None,
+            body_len: None,
+            created_at,
+            updated_at: 0,
+            until_at: 0,
+            deadline_at: 0,
+        }
+    }
+
     /// Why the call cannot be changed so; `None` where it can.
     pub fn refuses(&self, reset: &Reset) -> Option<&'static str> {
         let (stored, state) = (self.body_len.is_some(), self.state.as_str());

@@ -11,8 +11,8 @@ use sqlx::{
 };
 
 use super::{
-    Arrival, Arrived, CallRow, Claim, ClaimRequest, Config, Details, Due, Error, Filter, Note, Pruned, Reset, Result,
-    Step, Store, Taken, Unfinished, history,
+    Appointment, Arrival, Arrived, CallRow, Claim, ClaimRequest, Config, Details, Due, Error, Filter, Note, Pause,
+    Pruned, Reset, Result, Step, Store, Taken, Tally, Unfinished, history,
     judge::{Row, Verdict, in_millis, judge, judge_late},
 };
 use crate::session::{CallKey, SessionKey};
@@ -21,6 +21,7 @@ mod actions;
 mod approvals;
 mod lane;
 mod operator;
+mod overview;
 mod statements;
 mod steps;
 use lane::Lane;
@@ -241,6 +242,22 @@ impl Store for Postgres {
 
     async fn revive(&self, session: &SessionKey, deadline: Duration) -> Result<()> {
         operator::revive(&self.pool, session, deadline).await
+    }
+
+    async fn tally(&self, within: Duration) -> Result<Vec<Tally>> {
+        overview::tally(&self.pool, within).await
+    }
+
+    async fn agenda(&self, after: Option<&Appointment>, limit: usize) -> Result<Vec<Appointment>> {
+        overview::agenda(&self.pool, after, limit).await
+    }
+
+    async fn pauses(&self) -> Result<Vec<Pause>> {
+        overview::pauses(&self.pool).await
+    }
+
+    async fn set_paused(&self, function: &str, paused: bool) -> Result<bool> {
+        overview::set_paused(&self.pool, function, paused).await
     }
 
     async fn prune(&self, older: Duration, from: i64, limit: usize) -> Result<Pruned> {

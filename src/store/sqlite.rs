@@ -5,6 +5,7 @@ mod approvals;
 mod batches;
 mod database;
 mod operator;
+mod overview;
 mod statements;
 
 use std::time::Duration;
@@ -19,8 +20,8 @@ use statements as sql;
 
 pub use self::database::Database;
 use super::{
-    Arrival, Arrived, CallRow, Claim, ClaimRequest, Details, Due, Error, Filter, Note, Pruned, Reset, Result, Step,
-    Store, Taken, Unfinished, history,
+    Appointment, Arrival, Arrived, CallRow, Claim, ClaimRequest, Details, Due, Error, Filter, Note, Pause, Pruned,
+    Reset, Result, Step, Store, Taken, Tally, Unfinished, history,
     judge::{Row, Verdict, in_millis, judge, judge_late},
 };
 use crate::session::{CallKey, SessionKey};
@@ -242,6 +243,22 @@ impl Store for Sqlite {
 
     async fn revive(&self, session: &SessionKey, deadline: Duration) -> Result<()> {
         operator::revive(&self.database, session, deadline).await
+    }
+
+    async fn tally(&self, within: Duration) -> Result<Vec<Tally>> {
+        overview::tally(&self.database, within).await
+    }
+
+    async fn agenda(&self, after: Option<&Appointment>, limit: usize) -> Result<Vec<Appointment>> {
+        overview::agenda(&self.database, after, limit).await
+    }
+
+    async fn pauses(&self) -> Result<Vec<Pause>> {
+        overview::pauses(&self.database).await
+    }
+
+    async fn set_paused(&self, function: &str, paused: bool) -> Result<bool> {
+        overview::set_paused(&self.database, function, paused).await
     }
 
     async fn prune(&self, older: Duration, from: i64, limit: usize) -> Result<Pruned> {

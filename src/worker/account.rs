@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use super::polls::Woken;
@@ -25,6 +25,7 @@ pub struct Account {
     /// Who is told of actions that are no function calls.
     pub receiver: Option<Arc<dyn Receiver>>,
     refused: Mutex<Option<Refused>>,
+    last: Mutex<Last>,
     /// Held while its sessions are swept here.
     pub(super) sweeping: Arc<tokio::sync::Mutex<()>>,
     pub(super) woken: Woken,
@@ -35,6 +36,14 @@ pub struct Account {
 /// The agent hears of a call that took too long before the platform gives up on it.
 fn answer_within(deadline: Duration) -> Duration {
     deadline - (deadline / 10).min(Duration::from_secs(60))
+}
+
+/// What the platform answered last, as far as this process asked it.
+#[derive(Clone, Debug, Default)]
+pub struct Last {
+    pub answered: Option<SystemTime>,
+    /// When it failed to answer, and how; older than `answered` where it has recovered.
+    pub failed: Option<(SystemTime, String)>,
 }
 
 struct Refused {
@@ -52,6 +61,7 @@ impl Account {
             poll: None,
             receiver: None,
             refused: Mutex::new(None),
+            last: Mutex::default(),
             sweeping: Arc::default(),
             woken: Woken::default(),
             taken_up: Mutex::new(None),
@@ -84,12 +94,25 @@ impl Account {
         tracing::error!(platform = %self.name, detail, pause = ?PAUSE, "the platform refuses our credentials: check api_key");
         let refused = Refused { until: Instant::now() + PAUSE, detail: detail.to_owned() };
         *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(refused);
+        self.fail(detail);
         PAUSE
     }
 
     /// The credentials work.
     pub(super) fn accept(&self) {
         *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).answered = Some(SystemTime::now());
+    }
+
+    /// It did not answer as it should.
+    pub(super) fn fail(&self, detail: &str) {
+        let failed = Some((SystemTime::now(), detail.to_owned()));
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).failed = failed;
+    }
+
+    /// What the platform answered last.
+    pub fn last(&self) -> Last {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// For readiness: `Err` from the first refusal until something is accepted again.

@@ -43,6 +43,8 @@ pub(crate) const INTERRUPTED: &str =
 
 /// A handler that took longer than this has its call looked up again before the result is submitted.
 const STALE: Duration = Duration::from_secs(5);
+/// How long a call of a paused function waits at least before it is looked at again, and at most twice as long.
+const PAUSED_WAIT: Duration = Duration::from_secs(5);
 /// How long a call waits for a function that is not imported yet, before it is looked at again.
 const EXPECTED_WAIT: Duration = Duration::from_secs(2);
 
@@ -204,6 +206,9 @@ async fn run(worker: &Worker, function: &Arc<Function>, asked: Asked<'_>, lease:
         approve::ask_first(worker, function.approval.as_ref(), session, &call.name, &arguments, &lease).await
     {
         return Ran::Again(held(worker, wait));
+    }
+    if worker.functions.is_paused(&function.name) {
+        return postpone(worker, lease, PAUSED_WAIT.mul_f64(1.0 + rand::random::<f64>())).await;
     }
     let slot = match function.limits.enter(Instant::now()) {
         Ok(slot) => slot,
@@ -374,10 +379,10 @@ async fn retry(
     }
 }
 
-/// The function's limits let nothing start now: the call goes back into the line, and takes no room meanwhile.
+/// The function is paused, or its limits let nothing start now: the call goes back into the line, and takes no room meanwhile.
 async fn postpone(worker: &Worker, lease: Lease, wait: Duration) -> Ran {
     let wait = wait.min(lease.deadline);
-    tracing::debug!(call.id = %lease.key.call_id, ?wait, "the function's limits are reached");
+    tracing::debug!(call.id = %lease.key.call_id, ?wait, "the function is paused, or its limits are reached");
     let mark = Mark::new(lease.key, lease.fence, Transition::Postponed(wait));
     match persist(worker, || worker.ledger.mark(mark.clone())).await {
         Some(true) => Ran::Again(wait),

@@ -144,6 +144,7 @@ impl Look<'_> {
             platform::Error::Retryable { after, detail } => {
                 let wait = self.backoff(after);
                 tracing::warn!(detail, wait = ?wait, "the platform does not tell what is pending");
+                self.account.fail(&detail);
                 Err(wait)
             }
         }

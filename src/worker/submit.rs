@@ -72,6 +72,7 @@ pub(super) async fn submit(
             Submitted::Retry { after, detail } => {
                 let wait = RESUBMIT.backoff(action.tries.saturating_add(1), after, rand::random());
                 tracing::warn!(call.id = %stored.key.call_id, detail, wait = ?wait, "a result was not taken");
+                account.fail(&detail);
                 return Ok(Answer::Away(wait));
             }
             Submitted::Unauthorized { detail } => return Ok(Answer::Again(account.refuse(&detail))),

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod aivax;
+mod api;
 mod approvals;
+mod browser;
 mod crash;
 mod demo;
 mod doctor;

@@ -106,7 +106,7 @@ async fn a_held_call_is_resolved_by_hand(pair: Pair) {
 }
 
 /// A session whose one result the platform has refused for good.
-async fn refused(rig: &Rig) -> (String, String) {
+pub(crate) async fn refused(rig: &Rig) -> (String, String) {
     rig.faults(|f| f.submit_422 = Rule::Next(1));
     let id = rig.session("call a").await;
     let lines = listed(rig, "calls list --state refused --function a --json", 1).await;
@@ -147,7 +147,7 @@ async fn a_refused_result_is_answered_anew_by_the_handler(pair: Pair) {
 }
 
 /// The queue of the program's config, as a second process beside it.
-async fn beside(rig: &Rig) -> Arc<dyn Queue> {
+pub(crate) async fn beside(rig: &Rig) -> Arc<dyn Queue> {
     let config = actiond::config::load(rig.config_file().as_ref()).unwrap().config;
     match config.queue {
         queue::Config::Embedded => {
@@ -164,7 +164,7 @@ async fn beside(rig: &Rig) -> Arc<dyn Queue> {
     }
 }
 
-fn action(platform: &str, session: &str) -> ActionRequired {
+pub(crate) fn action(platform: &str, session: &str) -> ActionRequired {
     ActionRequired {
         session: SessionKey::new(platform, session),
         event: "wh_1".into(),
@@ -217,17 +217,17 @@ async fn redied(rig: &Rig, before: &Value) {
     tokio::time::timeout(PATIENCE, wait).await.unwrap();
 }
 
-async fn a_message_that_killed_its_workers_is_put_aside_and_redriven(pair: Pair) {
-    let mut rig = Setup::new(pair).http("a", OBJECT).extra("worker: { max_deliveries: 3 }").start().await;
+/// A session whose message killed three workers, which is as many as it may; the program runs again.
+pub(crate) async fn put_aside(rig: &mut Rig) -> String {
     rig.faults(|f| f.webhook_drop = Rule::ALWAYS);
     let id = rig.session("call a").await;
     rig.worker.take().unwrap().kill().await;
-    let queue = beside(&rig).await;
+    let queue = beside(rig).await;
     queue.publish(&action("openai", &id)).await.unwrap();
     queue.close().await;
     drop(queue);
     loop {
-        let queue = beside(&rig).await;
+        let queue = beside(rig).await;
         let mut consumer = queue.consume().await;
         let delivery = consumer.next().await.unwrap();
         let deaths = delivery.deliveries + 1;
@@ -238,8 +238,13 @@ async fn a_message_that_killed_its_workers_is_put_aside_and_redriven(pair: Pair)
             break;
         }
     }
-
     rig.start_all().await;
+    id
+}
+
+async fn a_message_that_killed_its_workers_is_put_aside_and_redriven(pair: Pair) {
+    let mut rig = Setup::new(pair).http("a", OBJECT).extra("worker: { max_deliveries: 3 }").start().await;
+    let id = put_aside(&mut rig).await;
     let dead = listed(&rig, "dead list --platform openai --reason without --json", 1).await.remove(0);
     assert_eq!(dead["session"].as_str(), Some(&*id));
     assert!(rig.handler.requests("a").is_empty());

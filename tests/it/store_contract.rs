@@ -62,6 +62,9 @@ over_every_store!(
     a_result_that_arrives_is_stored_once_and_makes_its_session_due,
     a_result_may_arrive_before_its_handler_has_said_that_it_comes_later,
     a_result_that_arrives_too_late_is_not_stored,
+    calls_are_counted_by_function_and_state,
+    sessions_to_come_are_told_page_by_page,
+    a_function_is_paused_until_it_is_resumed,
     a_secret_is_the_same_for_everybody,
     an_action_is_new_once_and_stays_forwarded,
     a_call_has_a_history_of_what_happened_to_it,
@@ -682,4 +685,41 @@ async fn marks_of_one_call_that_come_at_once_all_count(store: Arc<dyn Store>) {
     for lease in &leases {
         assert_eq!(store.call(&lease.key).await.unwrap().unwrap().row.state, "waiting");
     }
+}
+
+async fn calls_are_counted_by_function_and_state(store: Arc<dyn Store>) {
+    let lease = run(&store, request("call_1")).await;
+    run(&store, request("call_2")).await;
+    run(&store, ClaimRequest { function: "g".into(), ..request("call_3") }).await;
+    assert!(mark(&store, &lease, Transition::Obsolete).await);
+    let function = request("call_1").function;
+    let mut tally = store.tally(LONG).await.unwrap();
+    tally.sort_by(|a, b| (&a.function, &a.state).cmp(&(&b.function, &b.state)));
+    let told: Vec<_> = tally.iter().map(|t| (&*t.function, &*t.state, t.count)).collect();
+    let mut expected = vec![(&*function, "claimed", 1), (&*function, "obsolete", 1), ("g", "claimed", 1)];
+    expected.sort_unstable();
+    assert_eq!(told, expected);
+}
+
+async fn sessions_to_come_are_told_page_by_page(store: Arc<dyn Store>) {
+    store.postpone(&[due("b", LONG), due("a", Duration::ZERO), due("c", LONG * 2), due("", LONG)]).await.unwrap();
+    let mut seen = Vec::new();
+    let mut after = None;
+    loop {
+        let page = store.agenda(after.as_ref(), 2).await.unwrap();
+        let Some(last) = page.last() else { break };
+        after = Some(last.clone());
+        seen.extend(page.into_iter().map(|one| one.session.session.to_string()));
+    }
+    assert_eq!(seen, ["a", "b", "c"], "a sweep is none");
+}
+
+async fn a_function_is_paused_until_it_is_resumed(store: Arc<dyn Store>) {
+    assert!(store.set_paused("f", true).await.unwrap() && !store.set_paused("f", true).await.unwrap());
+    assert!(store.set_paused("e", true).await.unwrap());
+    let pauses = store.pauses().await.unwrap();
+    assert_eq!(pauses.iter().map(|pause| &*pause.function).collect::<Vec<_>>(), ["e", "f"]);
+    assert!(pauses.iter().all(|pause| pause.since > 1_700_000_000_000));
+    assert!(store.set_paused("f", false).await.unwrap() && !store.set_paused("f", false).await.unwrap());
+    assert_eq!(store.pauses().await.unwrap().len(), 1);
 }

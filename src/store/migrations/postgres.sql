@@ -79,3 +79,9 @@ CREATE TABLE secrets (
     name  TEXT NOT NULL PRIMARY KEY,
     value BYTEA NOT NULL
 );
+
+-- Functions that no worker starts until an operator resumes them.
+CREATE TABLE paused (
+    function TEXT    NOT NULL PRIMARY KEY,
+    since    BIGINT  NOT NULL
+);

@@ -92,3 +92,9 @@ CREATE TABLE secrets (
     name  TEXT NOT NULL PRIMARY KEY,
     value BLOB NOT NULL
 );
+
+-- Functions that no worker starts until an operator resumes them.
+CREATE TABLE paused (
+    function TEXT    NOT NULL PRIMARY KEY,
+    since    INTEGER NOT NULL
+);

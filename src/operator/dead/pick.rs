@@ -1,4 +1,4 @@
-//! Which dead messages a command is about.
+//! Which dead messages an operator means.
 
 use std::{
     sync::Arc,
@@ -6,33 +6,27 @@ use std::{
 };
 
 use crate::{
-    cli::show::parse_age,
     queue::Dead,
     store::{self, Filter, Store},
 };
 
-#[derive(clap::Args)]
-pub(in crate::cli) struct PickArgs {
-    /// Only messages of this platform
-    #[arg(long, value_name = "NAME")]
-    platform: Option<String>,
-    /// Only messages whose session has a call of this function in the store
-    #[arg(long, value_name = "NAME")]
-    function: Option<String>,
-    /// Only messages whose reason holds this text, in any case
-    #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
-    /// Only messages put aside longer ago, such as 1h
-    #[arg(long, value_name = "AGE", value_parser = parse_age)]
-    older_than: Option<Duration>,
-    /// Only messages put aside since, such as 30m
-    #[arg(long, value_name = "AGE", value_parser = parse_age)]
-    newer_than: Option<Duration>,
+/// `None` is any.
+#[derive(Clone, Debug, Default)]
+pub struct Pick {
+    pub platform: Option<String>,
+    /// Its session has a call of this function in the store.
+    pub function: Option<String>,
+    /// Its reason holds this text, in any case.
+    pub reason: Option<String>,
+    /// Put aside longer ago than this.
+    pub older_than: Option<Duration>,
+    /// Put aside less long ago than this.
+    pub newer_than: Option<Duration>,
 }
 
-impl PickArgs {
+impl Pick {
     /// Whether nothing is filtered.
-    pub(super) fn is_any(&self) -> bool {
+    pub fn is_any(&self) -> bool {
         let Self { platform, function, reason, older_than, newer_than } = self;
         platform.is_none() && function.is_none() && reason.is_none() && older_than.is_none() && newer_than.is_none()
     }
@@ -49,36 +43,35 @@ impl PickArgs {
     }
 }
 
-pub(super) struct Pick {
-    args: PickArgs,
+pub(super) struct Picking {
+    pick: Pick,
     store: Arc<dyn Store>,
     /// Whether the functions are worth a read although nobody filters by them.
     shows: bool,
     error: Option<store::Error>,
 }
 
-impl Pick {
-    pub(super) fn new(args: PickArgs, store: Arc<dyn Store>, shows: bool) -> Self {
-        Self { args, store, shows, error: None }
+impl Picking {
+    pub(super) fn new(pick: Pick, store: Arc<dyn Store>, shows: bool) -> Self {
+        Self { pick, store, shows, error: None }
     }
 
-    /// The functions of a message that is picked, as far as somebody wants to know them. `None` too when the store was needed
-    /// and failed: see `failed`.
-    pub(super) async fn picks(&mut self, dead: &Dead) -> Option<Vec<String>> {
+    /// The functions of a message that is picked, as far as somebody wants to know them and the store tells. `None` too when
+    /// the store was needed and failed: see `failed`.
+    pub(super) async fn picks(&mut self, dead: &Dead) -> Option<Option<Vec<String>>> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        if !self.args.fits(dead, i64::try_from(now.as_millis()).unwrap_or(i64::MAX)) {
+        if !self.pick.fits(dead, i64::try_from(now.as_millis()).unwrap_or(i64::MAX)) {
             return None;
         }
-        let wanted = self.args.function.as_ref();
+        let wanted = self.pick.function.as_ref();
         if wanted.is_none() && !self.shows {
-            return Some(Vec::new());
+            return Some(None);
         }
         match functions(&*self.store, dead).await {
-            Ok(functions) => wanted.is_none_or(|wanted| functions.contains(wanted)).then_some(functions),
-            Err(error) if wanted.is_none() => {
-                eprintln!("warning: functions are not shown: cannot read the store: {error}");
+            Ok(functions) => wanted.is_none_or(|wanted| functions.contains(wanted)).then_some(Some(functions)),
+            Err(_) if wanted.is_none() => {
                 self.shows = false;
-                Some(Vec::new())
+                Some(None)
             }
             Err(error) => {
                 self.error = Some(error);
@@ -132,21 +125,20 @@ mod tests {
             redriven: 0,
             bytes: Vec::new(),
         };
-        let any = || PickArgs { platform: None, function: None, reason: None, older_than: None, newer_than: None };
         let minute = Some(Duration::from_secs(60));
-        for (args, fits) in [
-            (any(), true),
-            (PickArgs { platform: Some("other".into()), ..any() }, true),
-            (PickArgs { platform: Some("openai".into()), ..any() }, false),
-            (PickArgs { reason: Some("other IS not".into()), ..any() }, true),
-            (PickArgs { reason: Some("other".into()), platform: Some("openai".into()), ..any() }, false),
-            (PickArgs { older_than: minute, ..any() }, true),
-            (PickArgs { newer_than: minute, ..any() }, false),
+        for (pick, fits) in [
+            (Pick::default(), true),
+            (Pick { platform: Some("other".into()), ..Pick::default() }, true),
+            (Pick { platform: Some("openai".into()), ..Pick::default() }, false),
+            (Pick { reason: Some("other IS not".into()), ..Pick::default() }, true),
+            (Pick { reason: Some("other".into()), platform: Some("openai".into()), ..Pick::default() }, false),
+            (Pick { older_than: minute, ..Pick::default() }, true),
+            (Pick { newer_than: minute, ..Pick::default() }, false),
         ] {
-            assert_eq!(args.fits(&dead, 60_000), fits);
+            assert_eq!(pick.fits(&dead, 60_000), fits);
         }
         let timeless = Dead { at: None, action: None, ..dead };
-        assert!(!PickArgs { older_than: minute, ..any() }.fits(&timeless, 60_000));
-        assert!(!PickArgs { platform: Some("other".into()), ..any() }.fits(&timeless, 60_000));
+        assert!(!Pick { older_than: minute, ..Pick::default() }.fits(&timeless, 60_000));
+        assert!(!Pick { platform: Some("other".into()), ..Pick::default() }.fits(&timeless, 60_000));
     }
 }
