@@ -41,25 +41,53 @@ pub fn show(paths: &[Path], body: &[u8]) -> String {
     if paths.is_empty() {
         return text.into_owned();
     }
-    let Some(mut envelope) = events(&text) else { return output(paths, &text) };
-    for event in envelope["events"].as_array_mut().into_iter().flatten() {
-        for field in ["output", "error"] {
-            match event.get_mut(field) {
-                Some(Value::String(text)) => *text = output(paths, text),
-                Some(Value::Array(parts)) => parts.iter_mut().for_each(|part| hide_part(paths, part)),
-                Some(other) => *other = json!(HIDDEN),
-                None => {}
-            }
+    match Envelope::read(&text) {
+        Some(Envelope::Events(mut envelope)) => {
+            envelope["events"].as_array_mut().into_iter().flatten().for_each(|event| hide_result(paths, event));
+            envelope.to_string()
         }
+        // A handler's own output may look like this one: the paths count for both.
+        Some(Envelope::Run(mut envelope)) => {
+            hide_result(paths, &mut envelope);
+            paths.iter().for_each(|path| Path::apply(&path.0, &mut envelope));
+            envelope.to_string()
+        }
+        None => output(paths, &text),
     }
-    envelope.to_string()
 }
 
-/// An envelope of the Agents API.
-fn events(text: &str) -> Option<Value> {
-    let envelope: Value = serde_json::from_str(text).ok()?;
-    let is_event = |event: &Value| event["type"] == "agent.session.input.tool_result";
-    envelope["events"].as_array().is_some_and(|events| events.iter().all(is_event)).then_some(envelope)
+/// What a platform gets around an output.
+enum Envelope {
+    /// Of the Agents API: a list of input events.
+    Events(Value),
+    /// Of a workflow run.
+    Run(Value),
+}
+
+impl Envelope {
+    fn read(text: &str) -> Option<Self> {
+        let envelope: Value = serde_json::from_str(text).ok()?;
+        let is_event = |event: &Value| event["type"] == "agent.session.input.tool_result";
+        if envelope["events"].as_array().is_some_and(|events| events.iter().all(is_event)) {
+            return Some(Self::Events(envelope));
+        }
+        (envelope["call_id"].is_string() && envelope["success"].is_boolean()).then_some(Self::Run(envelope))
+    }
+}
+
+/// Output and error of one result.
+fn hide_result(paths: &[Path], result: &mut Value) {
+    for field in ["output", "error"] {
+        match result.get_mut(field) {
+            Some(Value::String(text)) => *text = output(paths, text),
+            Some(value @ (Value::Array(_) | Value::Object(_))) => {
+                value.as_array_mut().into_iter().flatten().for_each(|part| hide_part(paths, part));
+                paths.iter().for_each(|path| Path::apply(&path.0, value));
+            }
+            Some(other) => *other = json!(HIDDEN),
+            None => {}
+        }
+    }
 }
 
 /// Where the paths lead in a text cannot be told unless it is JSON: then all of it is hidden.
@@ -73,20 +101,27 @@ fn output(paths: &[Path], text: &str) -> String {
     }
 }
 
+/// A content part: its text is an output, an image cannot be looked into.
 fn hide_part(paths: &[Path], part: &mut Value) {
-    if let Some(Value::String(text)) = part.get_mut("text") {
-        *text = output(paths, text);
-    }
-    if let Some(image) = part.get_mut("image_url") {
-        *image = json!(HIDDEN);
+    match part["type"].as_str() {
+        Some("input_text") => {
+            if let Some(Value::String(text)) = part.get_mut("text") {
+                *text = output(paths, text);
+            }
+        }
+        Some("input_image") => part["image_url"] = json!(HIDDEN),
+        _ => {}
     }
 }
 
 /// What a shown result says, without its envelope.
 pub fn outcome(shown: &str) -> String {
-    let Some(envelope) = events(shown) else { return shown.to_owned() };
-    let event = &envelope["events"][0];
-    match (event.get("output"), event.get("error")) {
+    let result = match Envelope::read(shown) {
+        Some(Envelope::Events(envelope)) => envelope["events"][0].clone(),
+        Some(Envelope::Run(envelope)) => envelope,
+        None => return shown.to_owned(),
+    };
+    match (result.get("output"), result.get("error")) {
         (Some(Value::String(text)), _) | (None, Some(Value::String(text))) => text.clone(),
         (Some(other), _) | (None, Some(other)) => other.to_string(),
         (None, None) => shown.to_owned(),
@@ -129,6 +164,21 @@ mod tests {
         );
         assert_eq!(show(&paths(&["$.*.b"]), br#"[{"a":{"b":1,"c":2}}]"#), r#"[{"a":{"b":"[redacted]","c":2}}]"#);
         assert_eq!(show(&paths(&["$"]), br#"{"a":1}"#), r#""[redacted]""#);
+    }
+
+    #[test]
+    fn what_a_run_gets_is_hidden_inside_its_envelope() {
+        let run = |output: Value| json!({ "call_id": "c", "success": true, "output": output }).to_string();
+        let card = paths(&["$.card.number"]);
+        for output in
+            [json!({ "card": { "number": 4111 }, "a": 1 }), json!([{ "card": { "number": 4111 } }]), json!("4111")]
+        {
+            let shown = show(&card, run(output).as_bytes());
+            assert!(!shown.contains("4111") && shown.contains("[redacted]"), "{shown}");
+        }
+        assert_eq!(outcome(&show(&card, run(json!({ "a": 1 })).as_bytes())), r#"{"a":1}"#);
+        let alike = br#"{"call_id":"c","success":true,"card":{"number":4111}}"#;
+        assert!(!show(&card, alike).contains("4111"), "a handler's own output that looks like an envelope");
     }
 
     #[test]
