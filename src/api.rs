@@ -96,6 +96,11 @@ pub fn router(desk: Arc<Desk>) -> Router {
     Router::new().nest("/api", api)
 }
 
+/// Further routes, for who shows the token.
+pub fn guarded(routes: Router, desk: Arc<Desk>) -> Router {
+    routes.layer(middleware::from_fn_with_state(desk, guard))
+}
+
 /// Nobody gets further without the token, not even to learn which routes there are.
 async fn guard(State(desk): State<Arc<Desk>>, request: Request, next: Next) -> Response {
     if let Err(refused) = desk.gate.judge(request.method(), request.headers()) {

@@ -295,7 +295,7 @@ impl App {
         let ended = CancellationToken::new();
         let watches = Watches::new(self.watchable, self.queue.clone(), self.metrics.clone(), stop.clone());
         let admin = admin::router(self.readiness.clone(), self.metrics.clone());
-        let admin = admin.merge(watch::router(watches, self.config.admin.token.as_ref()));
+        let admin = admin.merge(api::guarded(watch::router(watches), self.desk.clone()));
         let admin = admin.merge(api::router(self.desk.clone())).merge(dashboard::router(self.desk));
         let closing = ended.clone().cancelled_owned();
         let admin = tokio::spawn(axum::serve(listeners.admin, admin).with_graceful_shutdown(closing).into_future());

@@ -1,53 +1,20 @@
 //! `/api/sessions/{platform}/{session}/watch` on the admin listener.
 
-use std::sync::Arc;
-
 use axum::{
     Json, Router,
-    extract::{Path, Request, State},
-    http::{HeaderMap, StatusCode, header},
-    middleware::{self, Next},
+    extract::{Path, State},
+    http::StatusCode,
     response::{IntoResponse, Response},
     routing::post,
 };
-use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
-use sha2::{Digest as _, Sha256};
-use subtle::ConstantTimeEq as _;
 
 use super::{Refused, Watches};
 use crate::{ingress::event::is_session_id, session::SessionKey};
 
-/// `POST` watches a session, `DELETE` ends it; for who shows the token.
-pub fn router(watches: Watches, token: Option<&SecretString>) -> Router {
-    let token: Option<Arc<[u8]>> = token.map(|token| Sha256::digest(token.expose_secret()).as_slice().into());
-    Router::new()
-        .route("/api/sessions/{platform}/{session}/watch", post(watch).delete(end))
-        .layer(middleware::from_fn_with_state(token, guard))
-        .with_state(watches)
-}
-
-/// Without a token the listener is loopback; even then no page in a browser may ask.
-async fn guard(State(token): State<Option<Arc<[u8]>>>, request: Request, next: Next) -> Response {
-    let headers = request.headers();
-    match &token {
-        Some(token) if !shows(headers, token) => {
-            let mut refused = problem(StatusCode::UNAUTHORIZED, "unauthorized", "show admin.token as a bearer token");
-            refused.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
-            refused
-        }
-        None if headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site") => {
-            problem(StatusCode::FORBIDDEN, "forbidden", "pages in a browser may not ask this")
-        }
-        _ => next.run(request).await,
-    }
-}
-
-fn shows(headers: &HeaderMap, token: &[u8]) -> bool {
-    let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let shown =
-        shown.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    shown.is_some_and(|(_, shown)| Sha256::digest(shown.trim()).as_slice().ct_eq(token).into())
+/// `POST` watches a session, `DELETE` ends it. Whoever serves it asks for the token before.
+pub fn router(watches: Watches) -> Router {
+    Router::new().route("/api/sessions/{platform}/{session}/watch", post(watch).delete(end)).with_state(watches)
 }
 
 async fn watch(State(watches): State<Watches>, Path((platform, session)): Path<(String, String)>) -> Response {
