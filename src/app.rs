@@ -4,9 +4,10 @@ mod builder;
 mod desk;
 mod platforms;
 mod reload;
+mod stores;
+mod work;
 
 use std::{
-    collections::HashSet,
     fs::File,
     path::PathBuf,
     sync::Arc,
@@ -14,18 +15,20 @@ use std::{
 };
 
 use anyhow::{Context, anyhow, bail};
-use secrecy::ExposeSecret;
 use tokio::{net::TcpListener, sync::Notify};
 use tokio_util::sync::CancellationToken;
 
 pub use self::{
     builder::Builder,
     platforms::{accounts, adapter},
+    stores::{Opened, dead_letters, open, open_existing},
 };
 use self::{
     builder::Code,
     platforms::{Watchable, verifiers, watchable},
     reload::Reload,
+    stores::queue,
+    work::{STORE_CHECK, migrate, unexpected, work},
 };
 use crate::{
     admin::{self, Readiness},
@@ -42,19 +45,12 @@ use crate::{
     mcp::{Importer, Servers},
     metrics::Metrics,
     platform, process,
-    queue::{self, DeadLetters, Embedded, Pools, RabbitMq, RabbitMqDead, SharedQueue},
+    queue::{self, SharedQueue},
     session::ToolResult,
-    store::{self, Database, Ledger, Postgres, Sqlite, Store},
+    store::Ledger,
     watch::{self, Watches},
-    worker::{Worker, watch_pools},
+    worker::Worker,
 };
-
-/// How often the store is asked whether it is there.
-const STORE_CHECK: Duration = Duration::from_secs(2);
-/// So many of these pass between two counts of what is dead.
-const DEAD_COUNT: usize = 7;
-/// And so many between two of what waits in the queue.
-const DEPTH_COUNT: usize = 4;
 
 /// Which half of the path this process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -359,142 +355,6 @@ impl App {
         ended.cancel();
         let _ = tokio::time::timeout(Duration::from_secs(1), admin).await;
         failure.map_or(Ok(()), Err)
-    }
-}
-
-/// Resolves when a task that should last until `stop` ends before.
-async fn unexpected(task: Option<tokio::task::AbortHandle>, stop: CancellationToken) -> anyhow::Error {
-    let Some(task) = task else { return std::future::pending().await };
-    let mut look = tokio::time::interval(Duration::from_secs(1));
-    while !task.is_finished() || stop.is_cancelled() {
-        look.tick().await;
-    }
-    anyhow!("the ingress listener ended by itself")
-}
-
-/// Prepares the store, however long it is away, then works until `stop`.
-async fn work(worker: Arc<Worker>, readiness: Readiness, stop: CancellationToken) {
-    let away = Arc::new(std::sync::Mutex::new(Some("not reached yet".to_owned())));
-    let shown = away.clone();
-    readiness.register(
-        "store",
-        Box::new(move || match &*shown.lock().unwrap_or_else(std::sync::PoisonError::into_inner) {
-            Some(reason) => Err(reason.clone()),
-            None => Ok(()),
-        }),
-    );
-    let note = move |state: Result<(), store::Error>| {
-        *away.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = state.err().map(|e| e.to_string());
-    };
-    if !migrate(&worker.ledger, &stop, &note).await {
-        return;
-    }
-    desk::learn_pauses(&worker.ledger, &worker.functions, &worker.metrics, &stop).await;
-    let watched = worker.clone();
-    let watch = tokio::spawn(async move {
-        let mut unserved = HashSet::new();
-        for look in 0_usize.. {
-            tokio::time::sleep(STORE_CHECK).await;
-            let oldest = watched.ledger.oldest_pending().await;
-            if let Ok(oldest) = &oldest {
-                watched.metrics.oldest_pending(oldest.unwrap_or_default().as_secs_f64());
-            }
-            note(oldest.map(drop));
-            if let Err(error) = desk::look_for_pauses(&watched.ledger, &watched.functions, &watched.metrics).await {
-                tracing::warn!(%error, "cannot read which functions are paused");
-            }
-            if look.is_multiple_of(DEPTH_COUNT)
-                && let Some(depth) = watched.queue.depth().await
-            {
-                watched.metrics.queue_depth(depth);
-            }
-            if !look.is_multiple_of(DEAD_COUNT) {
-                continue;
-            }
-            if let Some(count) = watched.queue.count_dead().await {
-                watched.metrics.dead(count);
-            }
-            if *watched.functions.serves() == Serves::Unpinned {
-                watch_pools(&watched, &mut unserved).await;
-            }
-        }
-    });
-    worker.run(stop).await;
-    watch.abort();
-}
-
-/// Prepares the store, however long it is away; `false` where it was to stop before.
-async fn migrate(ledger: &Ledger, stop: &CancellationToken, note: impl Fn(Result<(), store::Error>)) -> bool {
-    loop {
-        match ledger.migrate().await {
-            Ok(()) => break,
-            Err(error) => {
-                tracing::error!(%error, "the store is away: trying again");
-                note(Err(error));
-            }
-        }
-        tokio::select! {
-            () = tokio::time::sleep(STORE_CHECK) => {}
-            () = stop.cancelled() => return false,
-        }
-    }
-    note(Ok(()));
-    true
-}
-
-/// A store, and its database where that can hold a queue too.
-pub struct Opened {
-    pub store: Arc<dyn Store>,
-    database: Option<Database>,
-}
-
-/// Opens the configured store. SQLite is migrated here; PostgreSQL may be away, so that is left to who uses it.
-pub async fn open(config: &store::Config) -> anyhow::Result<Opened> {
-    if !config.url.expose_secret().starts_with("sqlite:") {
-        let store = Postgres::new(config).context("store.url")?;
-        return Ok(Opened { store: Arc::new(store), database: None });
-    }
-    let database = Database::open(config).await.context("store.url: cannot open the SQLite file")?;
-    let store = Sqlite::new(database.clone());
-    store.migrate().await.context("store.url: cannot migrate the SQLite file")?;
-    Ok(Opened { store: Arc::new(store), database: Some(database) })
-}
-
-/// Opens a store that is there already: a command that only looks should not make an empty one.
-pub async fn open_existing(config: &store::Config) -> anyhow::Result<Opened> {
-    if let Some(file) = Database::missing(config) {
-        bail!("store.url: there is no file {}: nothing has run with this config yet", file.display());
-    }
-    open(config).await
-}
-
-/// What was put aside as dead, for an operator's command beside the running program.
-pub fn dead_letters(config: &queue::Config, opened: &Opened) -> anyhow::Result<Arc<dyn DeadLetters>> {
-    match (config, &opened.database) {
-        (queue::Config::RabbitMq(rabbitmq), _) => Ok(Arc::new(RabbitMqDead::new(rabbitmq.clone()))),
-        (queue::Config::Embedded, Some(database)) => Ok(Arc::new(Embedded::new(database.clone(), Metrics::new()))),
-        (queue::Config::Embedded, None) => bail!("queue.type: embedded needs a sqlite:// store"),
-    }
-}
-
-async fn queue(
-    config: &Config,
-    opened: Option<&Opened>,
-    pool: Option<&str>,
-    metrics: &Metrics,
-) -> anyhow::Result<(SharedQueue, Option<File>)> {
-    match (&config.queue, opened.and_then(|o| o.database.as_ref())) {
-        (queue::Config::RabbitMq(rabbitmq), _) => {
-            let pools = Pools { names: config.worker.pools.clone(), own: pool.map(ToOwned::to_owned) };
-            Ok((Arc::new(RabbitMq::with_pools(rabbitmq.clone(), &pools, metrics.clone())), None))
-        }
-        (queue::Config::Embedded, Some(database)) => {
-            let owned = database.own().context("queue.type: embedded")?;
-            let queue = Embedded::new(database.clone(), metrics.clone());
-            queue.recover().await.context("queue.type: embedded")?;
-            Ok((Arc::new(queue), Some(owned)))
-        }
-        (queue::Config::Embedded, None) => bail!("queue.type: embedded needs a sqlite:// store"),
     }
 }
 

@@ -9,6 +9,7 @@ mod polls;
 mod pools;
 mod prune;
 mod reconcile;
+mod run;
 mod scheduler;
 mod sessions;
 mod submit;
