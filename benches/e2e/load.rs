@@ -44,9 +44,9 @@ impl Load {
     }
 
     /// Delivers one webhook.
-    async fn deliver(&self, session: &str) {
+    async fn deliver(&self, session: &str, id: String) {
         let webhook = WebhookConfig::Standard { secrets: vec![SECRET.into()], tolerance: PATIENCE };
-        let send = Send { url: self.url.clone(), session: session.to_owned(), webhook, id: delivery_id() };
+        let send = Send { url: self.url.clone(), session: session.to_owned(), webhook, id };
         let answer = send.post(&self.client, SystemTime::now()).await.unwrap();
         assert!(answer.is_success(), "{answer}");
     }
@@ -55,7 +55,7 @@ impl Load {
     async fn job(&self) -> (Instant, Instant) {
         let session = format!("sess_{}_{}", std::process::id(), self.next.fetch_add(1, Ordering::Relaxed));
         let result = self.platform.open(&session);
-        self.deliver(&session).await;
+        self.deliver(&session, delivery_id()).await;
         let accepted = Instant::now();
         let done = tokio::time::timeout(PATIENCE, result).await.expect("a result is lost").unwrap();
         (accepted, done)
@@ -102,6 +102,19 @@ impl Load {
         latencies
     }
 
+    /// One job whose webhook comes that often, under one id.
+    pub(crate) async fn copies(self: &Arc<Self>, count: usize) {
+        let session = format!("sess_{}_copies", std::process::id());
+        let result = self.platform.open(&session);
+        let id = delivery_id();
+        let deliveries = (0..count).map(|_| {
+            let (load, session, id) = (self.clone(), session.clone(), id.clone());
+            tokio::spawn(async move { load.deliver(&session, id).await })
+        });
+        futures_util::future::join_all(deliveries).await.into_iter().for_each(Result::unwrap);
+        tokio::time::timeout(PATIENCE, result).await.expect("a result is lost").unwrap();
+    }
+
     /// Webhooks accepted a second, nobody works on them.
     pub(crate) async fn accepted(self: &Arc<Self>, count: usize, time: Duration) -> f64 {
         let until = Instant::now() + time;
@@ -110,7 +123,7 @@ impl Load {
             tokio::spawn(async move {
                 let mut accepted = 0_u64;
                 while Instant::now() < until {
-                    load.deliver("sess_accepted").await;
+                    load.deliver("sess_accepted", delivery_id()).await;
                     accepted += 1;
                 }
                 accepted

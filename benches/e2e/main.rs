@@ -26,6 +26,8 @@ const CLOSED: usize = 128;
 const OPEN: u32 = 50;
 /// Publishes in flight at the ingress and at the broker alone.
 const WINDOW: usize = 64;
+/// Of one webhook.
+const COPIES: usize = 1000;
 
 #[tokio::main]
 async fn main() {
@@ -34,9 +36,9 @@ async fn main() {
     let platform = Platform::start().await;
 
     println!(
-        "| queue and store | jobs/s | CPU-s per 1000 jobs | result p50 / p90 / p99 ms at {OPEN}/s | ingress p50 / p99 ms at {OPEN}/s | RSS MB |"
+        "| queue and store | jobs/s | CPU-s per 1000 jobs | result p50 / p90 / p99 ms at {OPEN}/s | ingress p50 / p99 ms at {OPEN}/s | RSS MB | {COPIES} copies of one webhook: handler calls, CPU-s |"
     );
-    println!("| --- | --- | --- | --- | --- | --- |");
+    println!("| --- | --- | --- | --- | --- | --- | --- |");
     row("embedded, SQLite", System::embedded(&platform).await, &platform, time).await;
     let (Ok(amqp), Ok(postgres)) = (std::env::var("ACTIOND_TEST_AMQP_URL"), std::env::var("ACTIOND_TEST_POSTGRES_URL"))
     else {
@@ -67,9 +69,15 @@ async fn row(name: &str, system: System, platform: &Arc<Platform>, time: Duratio
     let mut latencies = load.open(OPEN, time).await;
     let [p50, p90, p99] = [0.5, 0.9, 0.99].map(|q| quantile(&mut latencies.result, q));
     let [accepted, late] = [0.5, 0.99].map(|q| quantile(&mut latencies.ingress, q));
+    let memory = system.memory() >> 20;
+    let (handled, before) = (platform.handled(), system.cpu());
+    load.copies(COPIES).await;
+    // What was accepted last may still be looked at.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (handled, copies) = (platform.handled() - handled, system.cpu() - before);
     println!(
-        "| {name} | {rate:.0} | {:.2} | {p50:.2} / {p90:.2} / {p99:.2} | {accepted:.2} / {late:.2} | {} |",
+        "| {name} | {rate:.0} | {:.2} | {p50:.2} / {p90:.2} / {p99:.2} | {accepted:.2} / {late:.2} | {memory} | {handled}, {:.2} |",
         cpu.as_secs_f64() * 1000.0 / jobs as f64,
-        system.memory() >> 20,
+        copies.as_secs_f64(),
     );
 }
