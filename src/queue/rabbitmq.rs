@@ -8,6 +8,7 @@ mod inspect;
 mod lanes;
 mod message;
 mod publisher;
+mod settling;
 mod topology;
 
 use std::{

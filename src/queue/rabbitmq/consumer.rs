@@ -7,8 +7,8 @@ use futures_util::{FutureExt, StreamExt};
 use lapin::{
     Acker, BasicProperties, Channel, Connection,
     message::Delivery as Raw,
-    options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions},
-    types::FieldTable,
+    options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions},
+    types::{DeliveryTag, FieldTable},
 };
 use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
@@ -23,6 +23,7 @@ use super::{
     lanes::Message,
     message,
     publisher::Publisher,
+    settling::{Settling, Verdict, Verdicts, give_back},
     topology::{self, Names},
 };
 
@@ -92,6 +93,7 @@ struct Subscription {
     connection: Connection,
     channel: Channel,
     messages: lapin::Consumer,
+    settling: Settling,
 }
 
 impl Source {
@@ -108,9 +110,9 @@ impl Source {
             let failure = match subscription {
                 Ok(mut subscription) => {
                     self.health.consumer(Some(Ok(())));
-                    tokio::select! {
-                        () = self.done() => break Some(subscription),
-                        failure = self.fetch(&mut subscription, &out) => failure,
+                    match self.fetch(&mut subscription, &out).await {
+                        Some(failure) => failure,
+                        None => break Some(subscription),
                     }
                 }
                 Err(failure) => failure,
@@ -146,39 +148,54 @@ impl Source {
             Ok((channel, messages))
         };
         let (channel, messages) = within(RPC_TIMEOUT, "starting to consume", start).await?;
-        Ok(Subscription { connection, channel, messages })
+        Ok(Subscription { connection, settling: Settling::new(channel.clone()), channel, messages })
     }
 
-    /// Hands on what comes, until it fails. A broker that answers but lost our consumer counts as failed too.
-    async fn fetch(&self, from: &mut Subscription, out: &UnboundedSender<(Delivery, Acker)>) -> Failure {
+    /// Hands on what comes and settles what is done, until it fails; `None` when nothing more is wanted. A broker that answers
+    /// but lost our consumer counts as failed too.
+    async fn fetch(&self, from: &mut Subscription, out: &UnboundedSender<(Delivery, Acker)>) -> Option<Failure> {
         let mut lost = pin!(lost(&from.connection, |_| {}));
         let mut probe = interval_at(Instant::now() + PROBE_EVERY, PROBE_EVERY);
         probe.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
+                () = self.done() => return None,
                 message = from.messages.next() => match message {
-                    Some(Ok(message)) => self.hand_on(message, out),
-                    Some(Err(error)) => return error.into(),
-                    None => return Failure::away("the broker cancelled the consumer"),
+                    Some(Ok(message)) => self.hand_on(message, &mut from.settling, out),
+                    Some(Err(error)) => return Some(error.into()),
+                    None => return Some(Failure::away("the broker cancelled the consumer")),
                 },
-                failure = &mut lost => return failure,
-                _ = probe.tick() => {
-                    match within(RPC_TIMEOUT, "a sign of life", topology::look(&from.channel, &self.names.own)).await {
-                        Ok(queue) if queue.consumer_count() == 0 => return Failure::away("the broker lost the consumer"),
-                        Ok(_) => {}
-                        Err(failure) => return failure,
-                    }
-                }
+                // To its end once it is begun: half of it would leave messages held for ever.
+                () = from.settling.wait() => match from.settling.flush().await {
+                    Ok(()) => {}
+                    Err(failure) => return Some(failure),
+                },
+                failure = &mut lost => return Some(failure),
+                _ = probe.tick() => tokio::select! {
+                    () = self.done() => return None,
+                    looked = self.look(&from.channel) => match looked {
+                        Ok(()) => {}
+                        Err(failure) => return Some(failure),
+                    },
+                },
             }
         }
     }
 
-    fn hand_on(&self, message: Raw, out: &UnboundedSender<(Delivery, Acker)>) {
-        let Raw { redelivered, properties, data, acker, .. } = message;
+    async fn look(&self, channel: &Channel) -> Result<(), Failure> {
+        match within(RPC_TIMEOUT, "a sign of life", topology::look(channel, &self.names.own)).await?.consumer_count() {
+            0 => Err(Failure::away("the broker lost the consumer")),
+            _ => Ok(()),
+        }
+    }
+
+    fn hand_on(&self, message: Raw, settling: &mut Settling, out: &UnboundedSender<(Delivery, Acker)>) {
+        let Raw { delivery_tag: tag, redelivered, properties, data, acker, .. } = message;
         let deliveries = message::deliveries(&properties);
         let decoded = message::decode(&data);
         let held = Held {
-            acker: acker.clone(),
+            tag,
+            verdicts: Some(settling.hold(tag)),
             body: data,
             properties,
             names: self.names.clone(),
@@ -192,6 +209,18 @@ impl Source {
         }
     }
 
+    /// Settles what is handed out, until `stop`. An error where the connection is gone before.
+    async fn settle_the_rest(&self, from: &mut Subscription) -> Result<(), Failure> {
+        let mut lost = pin!(lost(&from.connection, |_| {}));
+        loop {
+            tokio::select! {
+                () = self.stop.cancelled() => return from.settling.flush().await,
+                () = from.settling.wait() => from.settling.flush().await?,
+                failure = &mut lost => return Err(failure),
+            }
+        }
+    }
+
     /// Stops the deliveries, gives back what was fetched, and keeps the channel for what is handed out.
     async fn finish(&self, mut from: Subscription, out: UnboundedSender<(Delivery, Acker)>) {
         let cancel = from.channel.basic_cancel(from.messages.tag(), BasicCancelOptions::default());
@@ -200,13 +229,14 @@ impl Source {
             tracing::debug!(reason = failure.reason, "the consumer was not cancelled in order");
         }
         while let Some(Some(Ok(message))) = from.messages.next().now_or_never() {
-            give_back(&message.acker).await;
+            if let Err(failure) = give_back(&from.channel, message.delivery_tag).await {
+                tracing::debug!(reason = failure.reason, "a message was not given back, the broker delivers it again");
+            }
         }
         // The worker's end sees that this was all.
         drop(out);
-        tokio::select! {
-            () = self.stop.cancelled() => {}
-            _ = lost(&from.connection, |_| {}) => return,
+        if self.settle_the_rest(&mut from).await.is_err() {
+            return;
         }
         // The broker answers after it has dealt with every acknowledgement.
         if let Err(failure) = within(RPC_TIMEOUT, "closing", from.channel.close(200, short("closing"))).await {
@@ -218,7 +248,9 @@ impl Source {
 
 /// One message of ours on the broker, until it is settled. Dropped before, it goes back.
 struct Held {
-    acker: Acker,
+    tag: DeliveryTag,
+    /// None once it is settled.
+    verdicts: Option<Verdicts>,
     body: Vec<u8>,
     properties: BasicProperties,
     names: Arc<Names>,
@@ -227,12 +259,12 @@ struct Held {
 
 #[async_trait]
 impl Settle for Held {
-    async fn ack(self: Box<Self>) {
-        acknowledge(&self.acker).await;
+    async fn ack(mut self: Box<Self>) {
+        self.say(Verdict::Acknowledge);
     }
 
-    async fn release(self: Box<Self>) {
-        give_back(&self.acker).await;
+    async fn release(mut self: Box<Self>) {
+        self.say(Verdict::GiveBack);
     }
 
     async fn reject(self: Box<Self>, reason: &str) {
@@ -241,7 +273,7 @@ impl Settle for Held {
 }
 
 impl Held {
-    async fn reject_for(self: Box<Self>, reason: String) {
+    async fn reject_for(mut self: Box<Self>, reason: String) {
         let dead = Message {
             exchange: self.names.dead_exchange.clone(),
             routing_key: self.names.sessions.routing_key.clone(),
@@ -251,44 +283,27 @@ impl Held {
         match self.publisher.publish(dead).await {
             Ok(()) => {
                 tracing::warn!(reason, "a message was put aside as dead");
-                acknowledge(&self.acker).await;
+                self.say(Verdict::Acknowledge);
             }
             Err(error) => {
                 tracing::warn!(reason, %error, "a message could not be put aside, and goes back to the queue");
-                give_back(&self.acker).await;
+                self.say(Verdict::GiveBack);
             }
+        }
+    }
+
+    /// An acknowledgement that gets lost is a redelivery, and the store knows what was done.
+    fn say(&mut self, verdict: Verdict) {
+        if let Some(verdicts) = self.verdicts.take()
+            && verdicts.send((self.tag, verdict)).is_err()
+        {
+            tracing::debug!("the delivery's connection is gone, the broker delivers again");
         }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if self.acker.usable() {
-            // Polled once, the request is on its way.
-            let _ = self.acker.nack(requeue()).now_or_never();
-        }
-    }
-}
-
-async fn acknowledge(acker: &Acker) {
-    settled(within(RPC_TIMEOUT, "an acknowledgement", acker.ack(BasicAckOptions::default())).await);
-}
-
-async fn give_back(acker: &Acker) {
-    settled(within(RPC_TIMEOUT, "giving a message back", acker.nack(requeue())).await);
-}
-
-fn requeue() -> BasicNackOptions {
-    BasicNackOptions { requeue: true, ..BasicNackOptions::default() }
-}
-
-/// An acknowledgement that got lost is a redelivery, and the store knows what was done.
-fn settled(result: Result<bool, Failure>) {
-    match result {
-        Ok(true) => {}
-        Ok(false) => tracing::debug!("the delivery's connection is gone, the broker delivers again"),
-        Err(failure) => {
-            tracing::debug!(reason = failure.reason, "a delivery was not settled, the broker delivers again")
-        }
+        self.say(Verdict::GiveBack);
     }
 }
