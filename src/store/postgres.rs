@@ -28,11 +28,13 @@ use lane::Lane;
 use statements as sql;
 
 /// Connections beside the pool.
-const LANES: u32 = 1;
+const LANES: u32 = 2;
 
 pub struct Postgres {
     pool: PgPool,
     steps: Lane,
+    /// For steps that may be lost: their commit does not wait for the disk.
+    hasty: Lane,
 }
 
 impl Postgres {
@@ -50,12 +52,13 @@ impl Postgres {
                 ("plan_cache_mode", "force_generic_plan".to_owned()),
                 ("statement_timeout", in_millis(config.timeout).to_string()),
             ]);
-        let steps = Lane::new(&options, config.timeout);
+        let steps = Lane::new(options.clone(), config.timeout);
+        let hasty = Lane::new(options.clone().options([("synchronous_commit", "off")]), config.timeout);
         let pool = PgPoolOptions::new()
             .max_connections(config.max_connections.saturating_sub(LANES).max(1))
             .acquire_timeout(config.timeout)
             .connect_lazy_with(options);
-        Ok(Self { pool, steps })
+        Ok(Self { pool, steps, hasty })
     }
 }
 
@@ -78,7 +81,8 @@ impl Store for Postgres {
     }
 
     async fn take(&self, steps: &[Step]) -> Result<Vec<bool>> {
-        self.steps.run(async |db| steps::run(db, steps).await).await
+        let lane = if steps.iter().all(Step::may_be_lost) { &self.hasty } else { &self.steps };
+        lane.run(async |db| steps::run(db, steps).await).await
     }
 
     /// Reads, judges, and takes under the fence that was read.

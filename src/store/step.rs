@@ -1,7 +1,7 @@
 //! What a job writes: steps of many calls, of whatever kind, go together in one commit.
 
-use super::{ClaimRequest, Completion, Mark};
-use crate::session::CallKey;
+use super::{ClaimRequest, Completion, Mark, Transition};
+use crate::session::{CallKey, IfInterrupted};
 
 /// One step of one call.
 #[derive(Clone, Debug)]
@@ -17,6 +17,16 @@ impl Step {
             Self::Claim(request) => &request.key,
             Self::Complete(completion) => &completion.stored.key,
             Self::Mark(mark) => &mark.key,
+        }
+    }
+
+    /// Whether a database that crashes within a second may forget the step: a handler that may be rerun is, and a call that
+    /// is settled is found by a sweep. Anybody sees the step at once all the same.
+    pub(super) fn may_be_lost(&self) -> bool {
+        match self {
+            Self::Claim(request) => request.if_interrupted == IfInterrupted::Rerun,
+            Self::Complete(_) => false,
+            Self::Mark(mark) => mark.transition == Transition::Settled,
         }
     }
 }
@@ -69,4 +79,41 @@ impl<'a> Sorted<'a> {
 fn push<'a, T>(all: &mut Vec<&'a T>, one: &'a T) -> usize {
     all.push(one);
     all.len() - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{session::SessionKey, store::Origin};
+
+    fn claim(if_interrupted: IfInterrupted) -> Step {
+        Step::Claim(ClaimRequest {
+            key: CallKey::new(SessionKey::new("p", "s"), "t", "c"),
+            function: "f".to_owned(),
+            lease: Duration::from_secs(30),
+            deadline: Duration::from_secs(60),
+            if_interrupted,
+            takeover: false,
+            origin: Origin { by: "w".into(), event: "e".to_owned(), accepted_at: 0 },
+        })
+    }
+
+    fn mark(transition: Transition) -> Step {
+        Step::Mark(Mark::new(CallKey::new(SessionKey::new("p", "s"), "t", "c"), 1, transition))
+    }
+
+    #[test]
+    fn only_what_a_rerun_or_a_sweep_makes_good_may_be_lost() {
+        assert!(claim(IfInterrupted::Rerun).may_be_lost());
+        assert!(mark(Transition::Settled).may_be_lost());
+        for step in [claim(IfInterrupted::Fail), claim(IfInterrupted::Hold)] {
+            assert!(!step.may_be_lost());
+        }
+        let second = Duration::from_secs(1);
+        for transition in [Transition::Renewed(second), Transition::Submitted(second), Transition::Refused] {
+            assert!(!mark(transition).may_be_lost());
+        }
+    }
 }

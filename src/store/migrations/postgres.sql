@@ -23,7 +23,7 @@ CREATE TABLE calls (
     created_at      BIGINT NOT NULL,
     updated_at      BIGINT NOT NULL,
     PRIMARY KEY (platform, session, turn, call_id)
-) WITH (fillfactor = 70);
+) WITH (fillfactor = 30);
 -- No index names a column that an update changes: updates stay within their page.
 CREATE INDEX calls_created ON calls (created_at);
 

@@ -16,8 +16,8 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub(super) fn new(options: &PgConnectOptions, timeout: Duration) -> Self {
-        Self { options: options.clone(), timeout, connection: Mutex::new(None) }
+    pub(super) fn new(options: PgConnectOptions, timeout: Duration) -> Self {
+        Self { options, timeout, connection: Mutex::new(None) }
     }
 
     /// Runs `work` on the connection; after an error, or dropped before its end, the next one gets a fresh connection.
