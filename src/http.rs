@@ -1,22 +1,28 @@
 //! The outgoing HTTP client and what every use of it shares: capped bodies, `Retry-After`.
 
 pub mod guard;
+mod sender;
 
 use std::{
-    error::Error as _,
+    error::Error,
     io,
     net::SocketAddr,
+    ops::Deref,
     time::{Duration, SystemTime},
 };
 
 use bytes::{Bytes, BytesMut};
+use http::Response;
+use http_body_util::BodyExt as _;
 use jiff::civil::{self, DateTime};
-pub use reqwest::{Client, RequestBuilder};
+pub use reqwest::RequestBuilder;
 use reqwest::{
-    ClientBuilder, Response,
-    header::{CONTENT_ENCODING, DATE, HeaderMap, RETRY_AFTER},
+    ClientBuilder, Url,
+    header::{CONTENT_ENCODING, DATE, HeaderMap, HeaderValue, RETRY_AFTER},
     redirect,
 };
+
+pub use self::sender::{Answer, SendError, Sender, uri};
 
 /// No `Retry-After` is believed beyond this.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
@@ -24,23 +30,59 @@ pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const LOCAL_TIMEOUT: Duration = Duration::from_secs(3);
 const POOL_IDLE: Duration = Duration::from_secs(20);
+/// Before a connection that says nothing is asked for a sign of life, and between two of these.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 3;
+const AGENT: HeaderValue = HeaderValue::from_static(concat!("actiond/", env!("CARGO_PKG_VERSION")));
 const IMF_FIXDATE: &str = "%a, %d %b %Y %H:%M:%S GMT";
 
 /// The client for everything: HTTP/1.1, pooled, no redirects, no compression offered. It takes `HTTPS_PROXY` and its kin
 /// from the environment. A request has no timeout of its own: whoever sends one bounds it.
 pub fn client() -> Result<Client, reqwest::Error> {
-    builder().build()
+    Ok(Client { general: builder().build()?, direct: sender::direct().ok() })
+}
+
+/// A cheap handle on the process's connections.
+#[derive(Clone)]
+pub struct Client {
+    general: reqwest::Client,
+    direct: Option<sender::Direct>,
+}
+
+impl Client {
+    /// What sends to the host of that URL, which is from the config, again and again.
+    pub fn to(&self, url: &Url) -> Sender {
+        Sender::new(self, url)
+    }
+}
+
+/// One that sends everything by itself.
+impl From<reqwest::Client> for Client {
+    fn from(general: reqwest::Client) -> Self {
+        Self { general, direct: None }
+    }
+}
+
+impl Deref for Client {
+    type Target = reqwest::Client;
+
+    fn deref(&self) -> &reqwest::Client {
+        &self.general
+    }
 }
 
 fn builder() -> ClientBuilder {
     use_ring();
-    Client::builder()
-        .user_agent(concat!("actiond/", env!("CARGO_PKG_VERSION")))
+    reqwest::Client::builder()
+        .user_agent(AGENT)
         .redirect(redirect::Policy::none())
         // Repeating is decided where it is known to be safe; the library would also keep a copy of each request for it.
         .retry(reqwest::retry::never().max_retries_per_request(0))
         .referer(false)
         .tcp_nodelay(true)
+        .tcp_keepalive(KEEPALIVE)
+        .tcp_keepalive_interval(KEEPALIVE)
+        .tcp_keepalive_retries(KEEPALIVE_PROBES)
         .connect_timeout(CONNECT_TIMEOUT)
         .pool_idle_timeout(POOL_IDLE)
 }
@@ -53,7 +95,7 @@ pub fn use_ring() {
 /// The status that a listener on this machine answers to a GET; never asked through a proxy.
 pub async fn local_status(address: SocketAddr, path: &str) -> Result<u16, String> {
     use_ring();
-    let client = Client::builder().no_proxy().timeout(LOCAL_TIMEOUT).build().map_err(|e| describe(&e))?;
+    let client = reqwest::Client::builder().no_proxy().timeout(LOCAL_TIMEOUT).build().map_err(|e| describe(&e))?;
     let response = client.get(format!("http://{address}{path}")).send().await.map_err(|e| describe(&e))?;
     Ok(response.status().as_u16())
 }
@@ -71,22 +113,36 @@ pub enum BodyError {
 }
 
 /// Reads a body of at most `cap` bytes and stops at the first one more.
-pub async fn read_capped(mut response: Response, cap: usize) -> Result<Bytes, BodyError> {
+pub async fn read_capped<B>(response: impl Into<Response<B>>, cap: usize) -> Result<Bytes, BodyError>
+where
+    B: http_body::Body<Data = Bytes> + Unpin,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let mut response = response.into();
     let plain = |value: &[u8]| value.is_empty() || value.eq_ignore_ascii_case(b"identity");
     if !response.headers().get_all(CONTENT_ENCODING).iter().all(|value| plain(value.as_bytes())) {
         return Err(BodyError::Encoded);
     }
-    if response.content_length().is_some_and(|length| length > cap as u64) {
+    if response.body().size_hint().lower() > cap as u64 {
         return Err(BodyError::TooLarge { cap });
     }
     let mut body = BytesMut::new();
-    while let Some(chunk) = response.chunk().await.map_err(|e| BodyError::Transport(describe(&e)))? {
+    while let Some(frame) = response.frame().await {
+        let frame = frame.map_err(|error| BodyError::Transport(broken(&*error.into())))?;
+        let Ok(chunk) = frame.into_data() else { continue };
         if chunk.len() > cap - body.len() {
             return Err(BodyError::TooLarge { cap });
         }
         body.extend_from_slice(&chunk);
     }
     Ok(body.freeze())
+}
+
+fn broken(error: &(dyn Error + 'static)) -> String {
+    match error.downcast_ref() {
+        Some(error) => describe(error),
+        None => innermost("the body could not be read", error),
+    }
 }
 
 /// What went wrong, without URL, host or address.
@@ -98,6 +154,11 @@ pub fn describe(error: &reqwest::Error) -> String {
         () if error.is_body() || error.is_decode() => "the body could not be read",
         () => "the request failed",
     };
+    innermost(what, error)
+}
+
+/// With what the system said, where it said something.
+fn innermost(what: &str, error: &(dyn Error + 'static)) -> String {
     let mut source = error.source();
     while let Some(cause) = source {
         match cause.downcast_ref::<io::Error>() {

@@ -7,9 +7,10 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use http::Uri;
 use jiff::{Timestamp, tz::Offset};
 use reqwest::{
-    StatusCode, Url,
+    Method, StatusCode, Url,
     header::{CONTENT_TYPE, HeaderMap, HeaderValue},
 };
 use serde::Serialize;
@@ -20,7 +21,7 @@ use super::{
     sign::{Signer, headers},
 };
 use crate::{
-    http::{BodyError, Client, describe, read_capped, retry_after},
+    http::{BodyError, Client, Sender, read_capped, retry_after, uri},
     nonce::Minted,
     session::Output,
 };
@@ -28,8 +29,8 @@ use crate::{
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 pub struct Http {
-    client: Client,
-    url: Url,
+    sender: Sender,
+    uri: Uri,
     headers: HeaderMap,
     timeout: Duration,
     body: Body,
@@ -42,9 +43,10 @@ impl Http {
     /// The error says where in the handler's config, and what; never a value.
     pub fn new(config: &HttpConfig, client: Client) -> Result<Self, (String, String)> {
         let url = Url::parse(&config.url).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+        let url = url.ok_or_else(|| ("url".into(), "must be an absolute http or https URL".into()))?;
         Ok(Self {
-            client,
-            url: url.ok_or(("url".into(), "must be an absolute http or https URL".into()))?,
+            sender: client.to(&url),
+            uri: uri(&url).map_err(|why| ("url".into(), why.into()))?,
             headers: headers(&config.headers)?,
             timeout: config.timeout,
             body: config.body,
@@ -63,10 +65,10 @@ impl Http {
         let body = self.body_for(call, now);
         let mut headers = self.headers_for(call);
         self.signer.sign(&call.key.handler_idempotency_key(), &mut headers, body.as_bytes(), now).await?;
-        let request = self.client.post(self.url.clone()).headers(headers).body(body);
-        let response = request.send().await.map_err(|e| match e.is_connect() || e.is_builder() {
-            true => Error::retryable(describe(&e)),
-            false => Error::unknown(describe(&e)),
+        let sent = self.sender.send(Method::POST, self.uri.clone(), headers, body.into()).await;
+        let response = sent.map_err(|error| match error.unsent {
+            true => Error::retryable(error.to_string()),
+            false => Error::unknown(error.to_string()),
         })?;
         match response.status() {
             StatusCode::ACCEPTED if call.result_url.is_some() => return Err(Error::Later),

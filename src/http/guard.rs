@@ -6,9 +6,11 @@ use std::{
 };
 
 use reqwest::{
-    Client, Url,
+    Url,
     dns::{Addrs, Name, Resolve, Resolving},
 };
+
+use super::Client;
 
 /// Hosts that may be private nevertheless: exact names or addresses, or `*.` and a domain.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +33,7 @@ impl Allowed {
 /// A client that connects only to public addresses and allowed hosts. A name is resolved here and what it resolves to is
 /// what is connected to; no proxy, which would resolve by itself. Addresses in a URL are not resolved: see [`check`].
 pub fn client(allowed: &Allowed) -> Result<Client, reqwest::Error> {
-    super::builder().no_proxy().dns_resolver(Resolver { allowed: allowed.clone() }).build()
+    super::builder().no_proxy().dns_resolver(Resolver { allowed: allowed.clone() }).build().map(Client::from)
 }
 
 /// Reads a URL that a stranger chose. The error does not repeat it.

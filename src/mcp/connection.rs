@@ -69,7 +69,7 @@ impl Connection {
         let (service, program) = match &config.link {
             Link::Http { url, headers } => {
                 let transport =
-                    StreamableHttpClientTransport::with_client(Sessions(client.clone()), http_config(url, headers));
+                    StreamableHttpClientTransport::with_client(Sessions((**client).clone()), http_config(url, headers));
                 (listener.serve_with_lifecycle(transport, lifecycle).await.map_err(|e| not_opened(&e))?, None)
             }
             Link::Stdio { command, env, pass_env, cwd } => {
@@ -297,7 +297,7 @@ fn refused(error: &ErrorData) -> Error {
 }
 
 fn sent(error: &DynamicTransportError) -> Error {
-    type Failure = StreamableHttpError<<Client as StreamableHttpClient>::Error>;
+    type Failure = StreamableHttpError<<reqwest::Client as StreamableHttpClient>::Error>;
     let not_sent = |detail: String, after| Error::NotSent { detail, after };
     match error.error.downcast_ref::<Failure>() {
         Some(Failure::SessionExpired) => not_sent("the server forgets every session".to_owned(), None),

@@ -16,7 +16,7 @@ use rmcp::{
 };
 use sse_stream::Sse;
 
-use crate::http::Client;
+use reqwest::Client;
 
 type Failure = StreamableHttpError<<Client as StreamableHttpClient>::Error>;
 type Headers = HashMap<HeaderName, HeaderValue>;

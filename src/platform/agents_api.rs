@@ -6,10 +6,8 @@ mod probe;
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use reqwest::{
-    Client,
-    header::{HeaderName, HeaderValue},
-};
+use bytes::Bytes;
+use reqwest::header::{HeaderName, HeaderValue};
 use secrecy::SecretString;
 
 pub use self::{
@@ -18,10 +16,13 @@ pub use self::{
 };
 use super::{
     Error, Flavor, Page, Platform, Submission, Submitted, Waits,
-    api::{Api, Failure, escape, unreadable},
+    api::{Api, Failure, escape, path_of, unreadable},
     stream, wire,
 };
-use crate::session::{CallKey, Session, SessionKey, ToolResult};
+use crate::{
+    http::Client,
+    session::{CallKey, Session, SessionKey, ToolResult},
+};
 
 const BETA: (HeaderName, HeaderValue) = (HeaderName::from_static("openai-beta"), HeaderValue::from_static("agents=v1"));
 const SESSIONS: &str = "/agents/sessions";
@@ -68,21 +69,20 @@ impl AgentsApi {
 #[async_trait]
 impl Platform for AgentsApi {
     async fn retrieve(&self, session: &SessionKey) -> Result<Session, Error> {
-        let url = self.api.url_of(SESSIONS, &session.session, "").ok_or(Error::Gone)?;
-        let answer = self.api.get(url, MAX_SESSION).await?;
+        let path = path_of(SESSIONS, &session.session, "").ok_or(Error::Gone)?;
+        let answer = self.api.get(&path, MAX_SESSION).await?;
         Self::parse_session(session, &answer.body).ok_or_else(|| unreadable("the answer is no session"))
     }
 
     async fn list(&self, after: Option<&str>) -> Result<Page, Error> {
         let after = after.map(|after| format!("&after={}", escape(after))).unwrap_or_default();
-        let url = self.api.list_url(SESSIONS, &format!("limit=100&order=desc{after}"));
-        let answer = self.api.get(url, MAX_LIST).await?;
+        let answer = self.api.get(&format!("{SESSIONS}?limit=100&order=desc{after}"), MAX_LIST).await?;
         Self::parse_page(&self.name, &answer.body).ok_or_else(|| unreadable("the answer is no list of sessions"))
     }
 
     async fn follow(&self, session: &SessionKey) -> Result<Option<Waits>, Error> {
-        let url = self.api.url_of(SESSIONS, &session.session, "/events").ok_or(Error::Gone)?;
-        Ok(Some(stream::waits(self.api.stream(url).await?)))
+        let path = path_of(SESSIONS, &session.session, "/events").ok_or(Error::Gone)?;
+        Ok(Some(stream::waits(self.api.stream(&path).await?)))
     }
 
     fn fitting(&self, result: ToolResult) -> ToolResult {
@@ -100,10 +100,11 @@ impl Platform for AgentsApi {
         if submission.body.len() > MAX_SUBMISSION {
             return Submitted::TooLarge { detail: format!("more than {MAX_SUBMISSION} bytes") };
         }
-        let Some(url) = self.api.url_of(SESSIONS, &call.session.session, "/events") else {
+        let Some(path) = path_of(SESSIONS, &call.session.session, "/events") else {
             return Submitted::Gone;
         };
-        let post = || self.api.post(&url, &submission.body, Some(&submission.idempotency_key));
+        let body = Bytes::from(submission.body.clone());
+        let post = || self.api.post(&path, body.clone(), Some(&submission.idempotency_key));
         for wait in REGISTRATION {
             match post().await {
                 Ok(()) => return Submitted::Accepted,

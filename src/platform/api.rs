@@ -6,15 +6,16 @@ use std::{
 };
 
 use bytes::Bytes;
+use http::Uri;
 use reqwest::{
-    Client, Method, RequestBuilder, Response, StatusCode, Url,
+    Method, RequestBuilder, Response, StatusCode, Url,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT},
 };
 use secrecy::{ExposeSecret, SecretString};
 use tracing::{debug, warn};
 
 use super::{Error, Submitted, wire};
-use crate::http::{date, read_capped, retry_after};
+use crate::http::{Client, SendError, Sender, date, read_capped, retry_after};
 
 pub(super) const AGENT: HeaderValue = HeaderValue::from_static(concat!("actiond/", env!("CARGO_PKG_VERSION")));
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -31,8 +32,11 @@ pub(super) struct Answer {
 /// One account at one base URL.
 pub(super) struct Api {
     base_url: Url,
+    /// The same without a slash at its end: what paths are appended to.
+    base: String,
     headers: HeaderMap,
     client: Client,
+    sender: Sender,
 }
 
 impl Api {
@@ -50,7 +54,8 @@ impl Api {
             .map_err(|_| "api_key: has characters that no header can carry".to_owned())?;
         authorization.set_sensitive(true);
         let headers = HeaderMap::from_iter([(AUTHORIZATION, authorization), (USER_AGENT, AGENT)]);
-        Ok(Self { base_url: url, headers, client })
+        let base = url.as_str().trim_end_matches('/').to_owned();
+        Ok(Self { sender: client.to(&url), base_url: url, base, headers, client })
     }
 
     /// Sends this with every request too.
@@ -59,26 +64,10 @@ impl Api {
         self
     }
 
-    /// Below the base URL, which is parsed once: a host's name costs more than the rest of a request's address.
+    /// Below the base URL.
     pub(super) fn url(&self, path: &str) -> Url {
         let mut url = self.base_url.clone();
         url.set_path(&format!("{}{path}", self.base_url.path().trim_end_matches('/')));
-        url
-    }
-
-    /// The address of a list; `query` is escaped where it has to be.
-    pub(super) fn list_url(&self, path: &str, query: &str) -> Url {
-        let mut url = self.url(path);
-        url.set_query(Some(query));
-        url
-    }
-
-    /// The address of `under` what stands under `path` with that id; `None` where the id cannot be one segment of a path.
-    pub(super) fn url_of(&self, path: &str, id: &str, under: &str) -> Option<Url> {
-        let url = segment(id).map(|id| self.url(&format!("{path}/{id}{under}")));
-        if url.is_none() {
-            warn!(session.id = %id.escape_debug(), "not the id of a session");
-        }
         url
     }
 
@@ -86,40 +75,58 @@ impl Api {
         self.client.request(method, url).headers(self.headers.clone())
     }
 
-    pub(super) async fn get(&self, url: Url, cap: usize) -> Result<Answer, Error> {
-        let request = self.request(Method::GET, url).timeout(TIMEOUT);
-        let response = request.send().await.map_err(|e| Failure::transport(&e).into_error())?;
-        if !response.status().is_success() {
-            return Err(Failure::read(response).await.into_error());
-        }
-        // Its date has whole seconds: what it waits for must rather end early than late.
-        let now = date(response.headers()).map_or_else(SystemTime::now, |date| date + Duration::from_secs(1));
-        let body = read_capped(response, cap).await.map_err(|e| unreadable(&e.to_string()))?;
-        Ok(Answer { body, now })
+    /// `path` is below the base URL and may have a query; both are escaped where they have to be.
+    pub(super) async fn get(&self, path: &str, cap: usize) -> Result<Answer, Error> {
+        let get = async {
+            let response = self.send(Method::GET, path, self.headers.clone(), Bytes::new()).await?;
+            // Its date has whole seconds: what it waits for must rather end early than late.
+            let now = date(response.headers()).map_or_else(SystemTime::now, |date| date + Duration::from_secs(1));
+            let body = read_capped(response, cap).await.map_err(|e| Failure::unclear(&e.to_string()))?;
+            Ok(Answer { body, now })
+        };
+        tokio::time::timeout(TIMEOUT, get).await.unwrap_or_else(|_| Err(Failure::late())).map_err(Failure::into_error)
     }
 
     /// A stream of events, which has no end of its own.
-    pub(super) async fn stream(&self, url: Url) -> Result<Response, Error> {
-        let request = self.request(Method::GET, url).header(ACCEPT, "text/event-stream").send();
+    pub(super) async fn stream(&self, path: &str) -> Result<Response, Error> {
+        let request = self.request(Method::GET, self.url(path)).header(ACCEPT, "text/event-stream").send();
         let answered = tokio::time::timeout(TIMEOUT, request).await;
-        let response = answered.map_err(|_| unreadable("no answer in time"))?;
+        let response = answered.map_err(|_| Failure::late().into_error())?;
         let response = response.map_err(|e| Failure::transport(&e).into_error())?;
         if response.status().is_success() { Ok(response) } else { Err(Failure::read(response).await.into_error()) }
     }
 
     /// Posts JSON, under a key where there is one.
-    pub(super) async fn post(&self, url: &Url, body: &[u8], idempotency_key: Option<&str>) -> Result<(), Failure> {
-        let mut request = self
-            .request(Method::POST, url.clone())
-            .timeout(TIMEOUT)
-            .header(CONTENT_TYPE, "application/json")
-            .body(body.to_vec());
+    pub(super) async fn post(&self, path: &str, body: Bytes, idempotency_key: Option<&str>) -> Result<(), Failure> {
+        let mut headers = self.headers.clone();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Some(key) = idempotency_key {
-            request = request.header("idempotency-key", key);
+            headers.insert("idempotency-key", HeaderValue::from_str(key).map_err(|_| Failure::unbuilt())?);
         }
-        let response = request.send().await.map_err(|e| Failure::transport(&e))?;
-        if response.status().is_success() { Ok(()) } else { Err(Failure::read(response).await) }
+        let post = self.send(Method::POST, path, headers, body);
+        tokio::time::timeout(TIMEOUT, post).await.unwrap_or_else(|_| Err(Failure::late())).map(drop)
     }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<crate::http::Answer, Failure> {
+        let uri: Uri = format!("{}{path}", self.base).parse().map_err(|_| Failure::unbuilt())?;
+        let response = self.sender.send(method, uri, headers, body).await.map_err(|e| Failure::unsent(&e))?;
+        if response.status().is_success() { Ok(response) } else { Err(Failure::read(response).await) }
+    }
+}
+
+/// The path of `under` what stands under `path` with that id; `None` where the id cannot be one segment of a path.
+pub(super) fn path_of(path: &str, id: &str, under: &str) -> Option<String> {
+    let whole = segment(id).map(|id| format!("{path}/{id}{under}"));
+    if whole.is_none() {
+        warn!(session.id = %id.escape_debug(), "not the id of a session");
+    }
+    whole
 }
 
 pub(super) fn unreadable(detail: &str) -> Error {
@@ -139,16 +146,37 @@ pub(super) struct Failure {
 impl Failure {
     /// The error's own text would hold the address.
     fn transport(error: &reqwest::Error) -> Self {
-        let detail = match error {
-            e if e.is_timeout() => "no answer in time",
-            e if e.is_connect() => "no connection",
-            e if e.is_builder() => "the request cannot be built",
-            _ => "the connection broke",
-        };
+        match error {
+            e if e.is_timeout() => Self::late(),
+            e if e.is_builder() => Self::unbuilt(),
+            e if e.is_connect() => Self::unclear("no connection"),
+            _ => Self::unclear("the connection broke"),
+        }
+    }
+
+    fn unsent(error: &SendError) -> Self {
+        Self::unclear(if error.unsent { "no connection" } else { "the connection broke" })
+    }
+
+    fn unbuilt() -> Self {
+        Self::unclear("the request cannot be built")
+    }
+
+    fn late() -> Self {
+        Self::unclear("no answer in time")
+    }
+
+    /// Nobody can tell what became of the request.
+    fn unclear(detail: &str) -> Self {
         Self { status: None, after: None, unknown_call: false, detail: detail.to_owned() }
     }
 
-    async fn read(response: Response) -> Self {
+    async fn read<B>(response: impl Into<http::Response<B>>) -> Self
+    where
+        B: http_body::Body<Data = Bytes> + Unpin,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let response = response.into();
         let status = response.status();
         let after = retry_after(response.headers(), SystemTime::now());
         let request_id = response.headers().get("x-request-id").and_then(|id| id.to_str().ok()).map(str::to_owned);

@@ -4,17 +4,19 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use reqwest::Client;
 use secrecy::SecretString;
 use serde::Serialize;
 use serde_json::{Value, value::RawValue};
 
 use super::{
     Error, Flavor, Page, Platform, Submission, Submitted,
-    api::{Api, Failure, escape, unreadable},
+    api::{Api, Failure, escape, path_of, unreadable},
     wire,
 };
-use crate::session::{CallKey, Output, Part, Session, SessionKey, ToolResult};
+use crate::{
+    http::Client,
+    session::{CallKey, Output, Part, Session, SessionKey, ToolResult},
+};
 
 const RUNS: &str = "/workflow-agents/runs";
 /// A run repeats its code, its tools, its history.
@@ -46,15 +48,15 @@ impl WorkflowRuns {
 #[async_trait]
 impl Platform for WorkflowRuns {
     async fn retrieve(&self, session: &SessionKey) -> Result<Session, Error> {
-        let url = self.api.url_of(RUNS, &session.session, "").ok_or(Error::Gone)?;
-        let answer = self.api.get(url, MAX_RUN).await?;
+        let path = path_of(RUNS, &session.session, "").ok_or(Error::Gone)?;
+        let answer = self.api.get(&path, MAX_RUN).await?;
         wire::run(session, &answer.body, answer.now).ok_or_else(|| unreadable("the answer is no run"))
     }
 
     /// Runs can be asked for by agent only, not by status or order; taken to come newest first, like the other lists.
     async fn list(&self, after: Option<&str>) -> Result<Page, Error> {
         let after = after.map(|after| format!("&after={}", escape(after))).unwrap_or_default();
-        let answer = self.api.get(self.api.list_url(RUNS, &format!("limit=100{after}")), MAX_LIST).await?;
+        let answer = self.api.get(&format!("{RUNS}?limit=100{after}"), MAX_LIST).await?;
         wire::page(&self.name, &answer.body).ok_or_else(|| unreadable("the answer is no list of runs"))
     }
 
@@ -71,10 +73,11 @@ impl Platform for WorkflowRuns {
         if submission.body.len() > MAX_SUBMISSION {
             return Submitted::TooLarge { detail: format!("more than {MAX_SUBMISSION} bytes") };
         }
-        let Some(url) = self.api.url_of(RUNS, &call.session.session, "/tool-results") else {
+        let Some(path) = path_of(RUNS, &call.session.session, "/tool-results") else {
             return Submitted::Gone;
         };
-        self.api.post(&url, &submission.body, None).await.map_or_else(Failure::into_submitted, |()| Submitted::Accepted)
+        let body = submission.body.clone().into();
+        self.api.post(&path, body, None).await.map_or_else(Failure::into_submitted, |()| Submitted::Accepted)
     }
 }
 
