@@ -103,7 +103,7 @@ impl Store for Postgres {
             .bind(&row.state)
             .bind(verdict)
             .bind(in_millis(request.lease))
-            .bind(clean(&history::claimed(request, &claim)))
+            .bind(clean(history::claimed(request, &claim)))
             .bind(history::MOST)
             .execute(&mut *db)
             .await?;
@@ -116,7 +116,7 @@ impl Store for Postgres {
     }
 
     async fn tell(&self, call: &CallKey, event: &str, detail: &str) -> Result<()> {
-        let query = bind_key(sqlx::query(sql::TELL), call).bind(clean(&history::told(event, detail)));
+        let query = bind_key(sqlx::query(sql::TELL), call).bind(clean(history::told(event, detail)));
         query.bind(history::MOST).execute(&self.pool).await?;
         Ok(())
     }
@@ -355,8 +355,9 @@ fn read_row(row: &PgRow) -> Result<Row> {
 }
 
 /// PostgreSQL keeps no U+0000 in text.
-fn clean(text: &str) -> String {
-    text.replace('\0', "\u{fffd}")
+fn clean(text: impl Into<String>) -> String {
+    let text = text.into();
+    if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text }
 }
 
 impl From<sqlx::Error> for Error {

@@ -92,7 +92,7 @@ pub(super) async fn reset(pool: &PgPool, row: &CallRow, reset: &Reset, by: &str)
         .bind(change.body)
         .bind(change.idempotency_key)
         .bind(change.detail.as_deref().map(clean))
-        .bind(clean(&history::reset(reset, by)))
+        .bind(clean(history::reset(reset, by)))
         .execute(pool)
         .await?;
     Ok(done.rows_affected() == 1)
