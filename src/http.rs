@@ -15,7 +15,7 @@ use bytes::{Bytes, BytesMut};
 use http::Response;
 use http_body_util::BodyExt as _;
 use jiff::civil::{self, DateTime};
-pub use reqwest::RequestBuilder;
+pub use reqwest::{Client as GeneralClient, RequestBuilder};
 use reqwest::{
     ClientBuilder, Url,
     header::{CONTENT_ENCODING, DATE, HeaderMap, HeaderValue, RETRY_AFTER},

@@ -122,3 +122,75 @@ fn has_no_address(error: &legacy::Error) -> bool {
     }
     false
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+    };
+
+    use super::*;
+    use crate::http::{client, read_capped};
+
+    /// Sends to a listener that answers `answer` and closes; what it got, and what came back.
+    async fn exchange(client: &Client, login: &str, answer: &'static [u8]) -> (String, Result<Bytes, SendError>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = Url::parse(&format!("http://{login}{}/path?query", listener.local_addr().unwrap())).unwrap();
+        let server = tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let mut request = vec![0; 4096];
+            let length = socket.read(&mut request).await.unwrap();
+            let _ = socket.write_all(answer).await;
+            String::from_utf8(request[..length].to_vec()).unwrap().to_ascii_lowercase()
+        });
+        let sent = client.to(&url).send(Method::POST, uri(&url).unwrap(), HeaderMap::new(), "body".into()).await;
+        let body = match sent {
+            Ok(answer) => Ok(read_capped(answer, 100).await.unwrap()),
+            Err(error) => Err(error),
+        };
+        (server.await.unwrap(), body)
+    }
+
+    const HELLO: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
+
+    #[tokio::test]
+    async fn both_clients_send_the_same() {
+        let direct = client().unwrap();
+        let general = Client::from(reqwest::Client::builder().user_agent(AGENT).build().unwrap());
+        for client in [direct, general] {
+            let (request, body) = exchange(&client, "", HELLO).await;
+            assert_eq!(body.unwrap(), "hello");
+            assert!(request.starts_with("post /path?query http/1.1\r\n"), "{request}");
+            for part in
+                ["host: 127.0.0.1:", "accept: */*\r\n", "user-agent: actiond/", "content-length: 4\r\n", "\r\n\r\nbody"]
+            {
+                assert!(request.contains(part), "{part} {request}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn credentials_in_the_url_are_sent_as_a_header() {
+        let (request, body) = exchange(&client().unwrap(), "user:pass@", HELLO).await;
+        assert!(request.contains("authorization: basic dxnlcjpwyxnz\r\n"), "{request}");
+        assert_eq!(body.unwrap(), "hello");
+    }
+
+    #[tokio::test]
+    async fn a_failure_tells_whether_anything_was_sent_and_names_no_host() {
+        let (_, broken) = exchange(&client().unwrap(), "", b"").await;
+        assert!(!broken.unwrap_err().unsent);
+        let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+        for (host, text) in [
+            (format!("127.0.0.1:{port}"), "could not connect: connection refused"),
+            ("no-such-host.invalid".to_owned(), "the name could not be resolved"),
+        ] {
+            let url = Url::parse(&format!("http://{host}/secret")).unwrap();
+            let sender = client().unwrap().to(&url);
+            let error = sender.send(Method::GET, uri(&url).unwrap(), HeaderMap::new(), Bytes::new()).await.unwrap_err();
+            assert_eq!((error.unsent, error.to_string().as_str()), (true, text));
+        }
+    }
+}

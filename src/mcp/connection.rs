@@ -297,7 +297,7 @@ fn refused(error: &ErrorData) -> Error {
 }
 
 fn sent(error: &DynamicTransportError) -> Error {
-    type Failure = StreamableHttpError<<reqwest::Client as StreamableHttpClient>::Error>;
+    type Failure = StreamableHttpError<<http::GeneralClient as StreamableHttpClient>::Error>;
     let not_sent = |detail: String, after| Error::NotSent { detail, after };
     match error.error.downcast_ref::<Failure>() {
         Some(Failure::SessionExpired) => not_sent("the server forgets every session".to_owned(), None),

@@ -16,17 +16,17 @@ use rmcp::{
 };
 use sse_stream::Sse;
 
-use reqwest::Client;
+use crate::http::GeneralClient;
 
-type Failure = StreamableHttpError<<Client as StreamableHttpClient>::Error>;
+type Failure = StreamableHttpError<<GeneralClient as StreamableHttpClient>::Error>;
 type Headers = HashMap<HeaderName, HeaderValue>;
 type Events = BoxStream<'static, Result<Sse, SseError>>;
 
 #[derive(Clone)]
-pub(super) struct Sessions(pub(super) Client);
+pub(super) struct Sessions(pub(super) GeneralClient);
 
 impl StreamableHttpClient for Sessions {
-    type Error = <Client as StreamableHttpClient>::Error;
+    type Error = <GeneralClient as StreamableHttpClient>::Error;
 
     async fn post_message(
         &self,

@@ -2,6 +2,10 @@
 
 use actiond::sandbox::{ActionState, Rule, TurnStatus};
 use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+};
 
 use crate::{
     over_every_pair,
@@ -189,4 +193,25 @@ async fn a_lost_webhook_is_made_up_for_by_the_next(pair: Pair) {
     assert_eq!(rig.post(&headers, body).await, 200);
     let session = rig.settled(&id).await;
     assert_eq!(session.answer(), Some("a: ok"));
+}
+
+/// A name that nobody resolves but the proxy, which stands before everything except this machine.
+#[tokio::test]
+async fn a_handler_behind_a_proxy_is_reached_through_it() {
+    let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", proxy.local_addr().unwrap());
+    let asked = tokio::spawn(async move {
+        let (mut socket, _) = proxy.accept().await.unwrap();
+        let mut request = vec![0; 4096];
+        let length = socket.read(&mut request).await.unwrap();
+        socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nfar").await.unwrap();
+        String::from_utf8_lossy(&request[..length]).into_owned()
+    });
+    let far =
+        "handler: { type: http, url: 'http://orders.invalid/agent', body: arguments }\nparameters: { type: object }";
+    let mut rig = Setup::new(Pair::EmbeddedSqlite).function("far", far).prepare().await;
+    let variables = [("HTTP_PROXY", address), ("NO_PROXY", "127.0.0.1,localhost".to_owned())];
+    rig.worker = Some(rig.daemon_in("all", &variables).await);
+    assert_eq!(rig.play("call far").await.answer(), Some("far: far"));
+    assert!(asked.await.unwrap().starts_with("POST http://orders.invalid/agent HTTP/1.1\r\n"));
 }
